@@ -1,0 +1,317 @@
+package bpf
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+
+	"github.com/fairlead-sdn/fairlead/internal/apply"
+	"github.com/fairlead-sdn/fairlead/internal/packet"
+	"github.com/fairlead-sdn/fairlead/internal/render/linux"
+)
+
+// The header path is that of Debian on amd64; elsewhere clang finds asm/types.h
+// by itself.
+//go:generate go run github.com/cilium/ebpf/cmd/bpf2go -target bpfel,bpfeb -cflags "-O2 -g -Wall -Werror -I/usr/include/x86_64-linux-gnu" wire c/wire.c
+
+// layout is the version of the maps' keys and values. A change of either in
+// wire.c bumps it, so that an upgraded agent never reads the maps of another.
+const layout = "wire-v1"
+
+// Config of a Wire.
+type Config struct {
+	// Dir is where pins live: below a mounted BPF file system, usually
+	// claims.BPFPinDir.
+	Dir string
+}
+
+// Wire is the loaded pair of programs with their maps. It is not safe for
+// concurrent use.
+type Wire struct {
+	dir     string
+	objects wireObjects
+	// shadow is what the maps hold, as far as we know.
+	places map[wirePlaceKey]wirePlace
+	vnis   map[packet.VNI]packet.VNI
+}
+
+// Open loads the programs and creates or adopts the pinned maps.
+func Open(c Config) (*Wire, error) {
+	w := &Wire{dir: filepath.Join(c.Dir, layout)}
+	if err := onBPFFS(c.Dir); err != nil {
+		return nil, err
+	}
+	if err := os.MkdirAll(w.dir, 0o700); err != nil {
+		return nil, fmt.Errorf("create the directory of BPF pins: %w", err)
+	}
+	spec, err := loadWire()
+	if err != nil {
+		return nil, fmt.Errorf("read the tunnel programs: %w", err)
+	}
+	for _, m := range spec.Maps {
+		m.Pinning = ebpf.PinByName
+	}
+	err = spec.LoadAndAssign(&w.objects, &ebpf.CollectionOptions{Maps: ebpf.MapOptions{PinPath: w.dir}})
+	if err != nil {
+		return nil, fmt.Errorf("load the tunnel programs (kernel 5.10 or later with CONFIG_BPF_SYSCALL is needed): %w", err)
+	}
+	if err := w.Refresh(); err != nil {
+		return nil, errors.Join(err, w.Close())
+	}
+	return w, nil
+}
+
+// onBPFFS tells whether dir, or the nearest parent that exists, is on a BPF file
+// system.
+func onBPFFS(dir string) error {
+	for d := dir; ; d = filepath.Dir(d) {
+		var st unix.Statfs_t
+		err := unix.Statfs(d, &st)
+		if errors.Is(err, unix.ENOENT) && d != filepath.Dir(d) {
+			continue
+		}
+		if err != nil {
+			return fmt.Errorf("look for the BPF file system at %s: %w", d, err)
+		}
+		if st.Type != unix.BPF_FS_MAGIC {
+			return fmt.Errorf("%s is not on a BPF file system: mount one (mount -t bpf bpf /sys/fs/bpf)", dir)
+		}
+		return nil
+	}
+}
+
+// Close releases the handles. Pins keep programs and maps alive.
+func (w *Wire) Close() error { return w.objects.Close() }
+
+// Uninstall removes every pin: the programs leave their device, the maps go.
+func (w *Wire) Uninstall() error {
+	if err := os.RemoveAll(w.dir); err != nil {
+		return fmt.Errorf("remove BPF pins: %w", err)
+	}
+	// The parent is shared by layouts: it goes with the last one.
+	if err := os.Remove(filepath.Dir(w.dir)); err != nil && !errors.Is(err, unix.ENOTEMPTY) && !errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("remove the directory of BPF pins: %w", err)
+	}
+	return nil
+}
+
+// Refresh reads the maps back into the shadow.
+func (w *Wire) Refresh() error {
+	places, vnis, err := w.read()
+	if err != nil {
+		return err
+	}
+	w.places, w.vnis = places, vnis
+	return nil
+}
+
+func (w *Wire) read() (map[wirePlaceKey]wirePlace, map[packet.VNI]packet.VNI, error) {
+	places, vnis := map[wirePlaceKey]wirePlace{}, map[packet.VNI]packet.VNI{}
+	var k wirePlaceKey
+	var p wirePlace
+	it := w.objects.FlPlaces.Iterate()
+	for it.Next(&k, &p) {
+		places[k] = p
+	}
+	if err := it.Err(); err != nil {
+		return nil, nil, fmt.Errorf("read BPF map fl_places: %w", err)
+	}
+	var vni, vpc uint32
+	it = w.objects.FlVnis.Iterate()
+	for it.Next(&vni, &vpc) {
+		vnis[packet.VNI(vni)] = packet.VNI(vpc)
+	}
+	if err := it.Err(); err != nil {
+		return nil, nil, fmt.Errorf("read BPF map fl_vnis: %w", err)
+	}
+	return places, vnis, nil
+}
+
+// Apply makes the maps equal to want: what is added or changed first, removals
+// last, so that no packet finds a gap. It returns the changes, for people. An
+// error leaves the shadow true to what was written.
+func (w *Wire) Apply(ctx context.Context, want linux.Wire, o apply.Options) ([]string, error) {
+	if o.Refresh {
+		if err := w.Refresh(); err != nil {
+			return nil, err
+		}
+	}
+	var changes []string
+	places, vnis := encode(want)
+	for _, e := range want.Entries {
+		k, v := encodeEntry(e)
+		if have, ok := w.places[k]; ok && (have == v || o.AddOnly) {
+			continue
+		}
+		if err := w.objects.FlPlaces.Update(k, v, ebpf.UpdateAny); err != nil {
+			return changes, fmt.Errorf("add %s: %w", describe(k, v), err)
+		}
+		w.places[k] = v
+		changes = append(changes, "add "+describe(k, v))
+	}
+	for _, v := range want.VNIs {
+		if have, ok := w.vnis[v.VNI]; ok && (have == v.VPC || o.AddOnly) {
+			continue
+		}
+		if err := w.objects.FlVnis.Update(uint32(v.VNI), uint32(v.VPC), ebpf.UpdateAny); err != nil {
+			return changes, fmt.Errorf("add VNI %d of VPC %d: %w", v.VNI, v.VPC, err)
+		}
+		w.vnis[v.VNI] = v.VPC
+		changes = append(changes, fmt.Sprintf("add wire VNI %d of VPC %d", v.VNI, v.VPC))
+	}
+	if o.AddOnly {
+		return changes, ctx.Err()
+	}
+	removed, err := w.remove(places, vnis)
+	return append(changes, removed...), errors.Join(err, ctx.Err())
+}
+
+// remove deletes what is in the shadow and not wanted.
+func (w *Wire) remove(places map[wirePlaceKey]wirePlace, vnis map[packet.VNI]packet.VNI) ([]string, error) {
+	var changes []string
+	for v := range w.vnis {
+		if _, ok := vnis[v]; ok {
+			continue
+		}
+		if err := w.objects.FlVnis.Delete(uint32(v)); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+			return changes, fmt.Errorf("remove VNI %d: %w", v, err)
+		}
+		delete(w.vnis, v)
+		changes = append(changes, fmt.Sprintf("remove wire VNI %d", v))
+	}
+	for k, p := range w.places {
+		if _, ok := places[k]; ok {
+			continue
+		}
+		if err := w.objects.FlPlaces.Delete(k); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+			return changes, fmt.Errorf("remove %s: %w", describe(k, p), err)
+		}
+		delete(w.places, k)
+		changes = append(changes, "remove "+describe(k, p))
+	}
+	slices.Sort(changes)
+	return changes, nil
+}
+
+// Audit reads the maps and says how they differ from want. The shadow stays.
+func (w *Wire) Audit(want linux.Wire) ([]apply.Difference, error) {
+	places, vnis, err := w.read()
+	if err != nil {
+		return nil, err
+	}
+	var out []apply.Difference
+	wantPlaces, wantVNIs := encode(want)
+	for k, v := range wantPlaces {
+		got, ok := places[k]
+		switch {
+		case !ok:
+			out = append(out, apply.Difference{Subsystem: "bpf", Object: prefixOf(k), Problem: "missing", Want: describe(k, v)})
+		case got != v:
+			out = append(out, apply.Difference{Subsystem: "bpf", Object: prefixOf(k), Problem: "differs", Want: describe(k, v), Got: describe(k, got)})
+		}
+	}
+	for k, v := range places {
+		if _, ok := wantPlaces[k]; !ok {
+			out = append(out, apply.Difference{Subsystem: "bpf", Object: prefixOf(k), Problem: "unexpected", Got: describe(k, v)})
+		}
+	}
+	for v, vpc := range wantVNIs {
+		if got, ok := vnis[v]; !ok || got != vpc {
+			out = append(out, apply.Difference{Subsystem: "bpf", Object: fmt.Sprintf("VNI %d", v), Problem: "missing", Want: fmt.Sprintf("VPC %d", vpc)})
+		}
+	}
+	for v, vpc := range vnis {
+		if _, ok := wantVNIs[v]; !ok {
+			out = append(out, apply.Difference{Subsystem: "bpf", Object: fmt.Sprintf("VNI %d", v), Problem: "unexpected", Got: fmt.Sprintf("VPC %d", vpc)})
+		}
+	}
+	slices.SortFunc(out, apply.Difference.Compare)
+	return out, nil
+}
+
+// reasons names the indices of the map fl_drops, in the order of wire.c.
+var reasons = [...]string{
+	"out-malformed", "out-no-vni", "out-no-route", "out-local",
+	"in-malformed", "in-unknown-vni", "in-bad-source", "in-not-local",
+}
+
+// Drops are the packets that the programs dropped, by reason, since the maps were
+// created.
+func (w *Wire) Drops() (map[string]uint64, error) {
+	out := make(map[string]uint64, len(reasons))
+	for i, name := range reasons {
+		var perCPU []uint64
+		if err := w.objects.FlDrops.Lookup(uint32(i), &perCPU); err != nil {
+			return nil, fmt.Errorf("read BPF map fl_drops: %w", err)
+		}
+		for _, n := range perCPU {
+			out[name] += n
+		}
+	}
+	return out, nil
+}
+
+func encode(w linux.Wire) (map[wirePlaceKey]wirePlace, map[packet.VNI]packet.VNI) {
+	places := make(map[wirePlaceKey]wirePlace, len(w.Entries))
+	for _, e := range w.Entries {
+		k, v := encodeEntry(e)
+		places[k] = v
+	}
+	vnis := make(map[packet.VNI]packet.VNI, len(w.VNIs))
+	for _, v := range w.VNIs {
+		vnis[v.VNI] = v.VPC
+	}
+	return places, vnis
+}
+
+const vpcBits = 32
+
+func encodeEntry(e linux.WireEntry) (wirePlaceKey, wirePlace) {
+	bits := e.Prefix.Bits()
+	if e.Prefix.Addr().Is4() {
+		bits += 96
+	}
+	k := wirePlaceKey{Prefixlen: uint32(vpcBits + bits), Vpc: bigEndian(uint32(e.VPC)), Addr: e.Prefix.Masked().Addr().As16()}
+	v := wirePlace{Mac: e.MAC}
+	if e.Local() {
+		v.Local = 1
+		return k, v
+	}
+	v.Outer = e.Outer.As16()
+	if e.Outer.Is6() && !e.Outer.Is4In6() {
+		v.Outer6 = 1
+	}
+	return k, v
+}
+
+// bigEndian is the number whose bytes in memory are v in network order, as a
+// longest-prefix map compares them.
+func bigEndian(v uint32) uint32 {
+	var b [4]byte
+	binary.BigEndian.PutUint32(b[:], v)
+	return binary.NativeEndian.Uint32(b[:])
+}
+
+func prefixOf(k wirePlaceKey) string {
+	addr := netip.AddrFrom16(k.Addr)
+	bits := int(k.Prefixlen) - vpcBits
+	if addr.Is4In6() {
+		addr, bits = addr.Unmap(), bits-96
+	}
+	return fmt.Sprintf("VPC %d %s", bigEndian(k.Vpc), netip.PrefixFrom(addr, bits))
+}
+
+func describe(k wirePlaceKey, p wirePlace) string {
+	if p.Local == 1 {
+		return "wire " + prefixOf(k) + " on this node"
+	}
+	return fmt.Sprintf("wire %s at %s mac %s", prefixOf(k), netip.AddrFrom16(p.Outer).Unmap(), packet.MAC(p.Mac))
+}

@@ -1,0 +1,228 @@
+package reconcile
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/fairlead-sdn/fairlead/internal/apply"
+	"github.com/fairlead-sdn/fairlead/internal/intent"
+	"github.com/fairlead-sdn/fairlead/internal/world"
+)
+
+// Compile turns a snapshot into this node's intent. It is called from one
+// goroutine, with snapshots whose revisions never go back.
+type Compile func(*world.Snapshot) (intent.Node, []world.Problem)
+
+// Config of a Loop. World, Compile, Plane and Logger are required.
+type Config struct {
+	World   *world.Store
+	Compile Compile
+	Plane   apply.Plane
+	Logger  *slog.Logger
+	// MinInterval between the ends of two passes that follow changes.
+	MinInterval time.Duration
+	// Resync is how often everything is read back from the kernel; zero is never.
+	Resync time.Duration
+	// RetryMin and RetryMax bound the delay until failed objects are tried again.
+	RetryMin, RetryMax time.Duration
+	// Complete says whether a snapshot may remove what it lacks. Nil is always.
+	Complete func(*world.Snapshot) bool
+	// Observe gets the outcome of every pass, from the loop's goroutine.
+	Observe func(Outcome)
+}
+
+// Outcome is what one pass did.
+type Outcome struct {
+	Snapshot *world.Snapshot
+	Intent   intent.Node
+	Problems []world.Problem
+	Report   apply.Report
+	// Err is the plane's error that names no object.
+	Err error
+	// AddOnly says that the pass was not allowed to change or remove anything.
+	AddOnly bool
+	// Compile is how long the compiler took.
+	Compile time.Duration
+}
+
+// Loop is the reconcile loop. Run it once.
+type Loop struct {
+	config Config
+	poke   chan struct{}
+
+	mu      sync.Mutex
+	refresh bool
+	last    Outcome
+	passed  chan struct{} // closed after every pass
+}
+
+// New returns a Loop; defaults fill zero durations.
+func New(c Config) *Loop {
+	if c.MinInterval == 0 {
+		c.MinInterval = time.Millisecond
+	}
+	if c.RetryMin == 0 {
+		c.RetryMin = 100 * time.Millisecond
+	}
+	if c.RetryMax == 0 {
+		c.RetryMax = 30 * time.Second
+	}
+	if c.Complete == nil {
+		c.Complete = func(*world.Snapshot) bool { return true }
+	}
+	if c.Observe == nil {
+		c.Observe = func(Outcome) {}
+	}
+	return &Loop{config: c, poke: make(chan struct{}, 1), passed: make(chan struct{})}
+}
+
+// Refresh asks for a pass that reads the kernel back: somebody changed what is
+// ours. It never blocks.
+func (l *Loop) Refresh() {
+	l.markStale()
+	l.Poke()
+}
+
+// markStale makes the next pass read the kernel back.
+func (l *Loop) markStale() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.refresh = true
+}
+
+// Poke asks for a pass although the world did not change. It never blocks.
+func (l *Loop) Poke() {
+	select {
+	case l.poke <- struct{}{}:
+	default:
+	}
+}
+
+// Last returns the outcome of the latest pass; its Snapshot is nil before the
+// first.
+func (l *Loop) Last() Outcome {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.last
+}
+
+// Wait returns when a pass has applied a revision of at least the given one:
+// with the object's error if the plane could not apply it, else nil. It returns
+// ctx's error when ctx ends first.
+func (l *Loop) Wait(ctx context.Context, revision uint64, ref intent.Ref) error {
+	for {
+		l.mu.Lock()
+		last, passed := l.last, l.passed
+		l.mu.Unlock()
+		if last.Snapshot != nil && last.Snapshot.Revision >= revision {
+			if err := last.Report.Err(ref); err != nil {
+				return err
+			}
+			return last.Err
+		}
+		select {
+		case <-passed:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// Run runs the loop until ctx ends. It returns nil then: what is in the kernel
+// stays.
+func (l *Loop) Run(ctx context.Context) error {
+	retry, resync := stopped(), stopped()
+	defer retry.Stop()
+	defer resync.Stop()
+	delay := time.Duration(0)
+	if l.config.Resync > 0 {
+		resync.Reset(l.config.Resync)
+	}
+	for {
+		_, changed := l.config.World.Snapshot()
+		ok := l.pass(ctx)
+		if ctx.Err() != nil {
+			return nil
+		}
+		if ok {
+			delay = 0
+			retry.Stop()
+		} else {
+			delay = min(max(2*delay, l.config.RetryMin), l.config.RetryMax)
+			retry.Reset(delay)
+		}
+		if !sleep(ctx, l.config.MinInterval) {
+			return nil
+		}
+		select {
+		case <-changed:
+		case <-l.poke:
+		case <-retry.C:
+		case <-resync.C:
+			resync.Reset(l.config.Resync)
+			l.markStale()
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+func stopped() *time.Timer {
+	t := time.NewTimer(time.Hour)
+	t.Stop()
+	return t
+}
+
+// sleep waits for d and reports whether ctx is still alive.
+func sleep(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// pass runs one pass over the newest snapshot and reports whether all went well.
+func (l *Loop) pass(ctx context.Context) bool {
+	snap, _ := l.config.World.Snapshot()
+	l.mu.Lock()
+	options := apply.Options{Refresh: l.refresh, AddOnly: !l.config.Complete(snap)}
+	l.refresh = false
+	l.mu.Unlock()
+
+	start := time.Now()
+	out := Outcome{Snapshot: snap, AddOnly: options.AddOnly}
+	out.Intent, out.Problems = l.config.Compile(snap)
+	out.Compile = time.Since(start)
+	out.Report, out.Err = l.config.Plane.Apply(ctx, out.Intent, options)
+	l.log(out)
+
+	l.mu.Lock()
+	if out.Err != nil {
+		// What the plane did is not known for certain.
+		l.refresh = true
+	}
+	l.last = out
+	close(l.passed)
+	l.passed = make(chan struct{})
+	l.mu.Unlock()
+	l.config.Observe(out)
+	return out.Err == nil && len(out.Report.Failed) == 0
+}
+
+func (l *Loop) log(out Outcome) {
+	if out.Err != nil {
+		l.config.Logger.Error("apply failed", "revision", out.Snapshot.Revision, "err", out.Err)
+	}
+	for _, f := range out.Report.Failed {
+		l.config.Logger.Warn("object not applied", "object", f.Ref.String(), "err", f.Err)
+	}
+	if n := len(out.Report.Changes); n > 0 {
+		l.config.Logger.Debug("applied", "revision", out.Snapshot.Revision, "changes", n, "duration", out.Report.Duration)
+	}
+}

@@ -1,0 +1,198 @@
+package reconcile
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/fairlead-sdn/fairlead/internal/apply"
+	"github.com/fairlead-sdn/fairlead/internal/intent"
+	"github.com/fairlead-sdn/fairlead/internal/world"
+)
+
+// plane records what it is asked, takes Cost for each Apply, and fails what it is told to.
+type plane struct {
+	apply.Plane
+	cost time.Duration
+
+	mu      sync.Mutex
+	options []apply.Options
+	fail    map[intent.Ref]error
+	err     error
+}
+
+func (p *plane) Apply(ctx context.Context, n intent.Node, o apply.Options) (apply.Report, error) {
+	time.Sleep(p.cost)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.options = append(p.options, o)
+	var r apply.Report
+	for ref, err := range p.fail {
+		r.Failed = append(r.Failed, apply.ObjectError{Ref: ref, Err: err})
+	}
+	return r, p.err
+}
+
+func (p *plane) calls() int { return len(p.asked()) }
+
+func (p *plane) asked() []apply.Options {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return slices.Clone(p.options)
+}
+
+func (p *plane) set(f func()) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	f()
+}
+
+// loop starts a loop over an empty world; it ends with the test.
+func loop(t *testing.T, p *plane, change func(*Config)) (*Loop, *world.Store) {
+	t.Helper()
+	w := world.NewStore(nil)
+	c := Config{
+		World: w, Plane: p, Logger: slog.New(slog.DiscardHandler),
+		Compile: func(s *world.Snapshot) (intent.Node, []world.Problem) { return intent.Node{}, nil },
+	}
+	if change != nil {
+		change(&c)
+	}
+	l := New(c)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error)
+	go func() { done <- l.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("Run: %v", err)
+		}
+	})
+	return l, w
+}
+
+func setNode(w *world.Store, name string) uint64 {
+	return w.Apply(world.Change{Kind: world.KindNode, Key: world.Key{Name: name}, Object: &world.Node{Name: name}}).Revision
+}
+
+func TestManyChangesBecomeFewPasses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := &plane{cost: 10 * time.Millisecond}
+		l, w := loop(t, p, nil)
+		synctest.Wait()
+		var last uint64
+		for i := range 100 {
+			last = setNode(w, string(rune('a'+i)))
+		}
+		if err := l.Wait(t.Context(), last, intent.Ref{}); err != nil {
+			t.Fatal(err)
+		}
+		if n := p.calls(); n > 3 {
+			t.Errorf("100 changes made %d passes, want at most 3", n)
+		}
+	})
+}
+
+func TestIdleLoopAppliesAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := &plane{}
+		l, w := loop(t, p, nil)
+		time.Sleep(time.Second)
+		start := time.Now()
+		if err := l.Wait(t.Context(), setNode(w, "a"), intent.Ref{}); err != nil {
+			t.Fatal(err)
+		}
+		if took := time.Since(start); took != 0 {
+			t.Errorf("an idle loop took %v to apply a change, want no delay", took)
+		}
+	})
+}
+
+func TestWaitTellsTheObjectsError(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		broken := errors.New("no such namespace")
+		p := &plane{fail: map[intent.Ref]error{intent.PortRef("a/eth0"): broken}}
+		l, w := loop(t, p, nil)
+		rev := setNode(w, "a")
+		if err := l.Wait(t.Context(), rev, intent.PortRef("a/eth0")); !errors.Is(err, broken) {
+			t.Errorf("the failed port: got %v, want %v", err, broken)
+		}
+		if err := l.Wait(t.Context(), rev, intent.PortRef("b/eth0")); err != nil {
+			t.Errorf("another port: got %v, want no error", err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if err := l.Wait(ctx, rev+1, intent.Ref{}); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("a revision that never comes: got %v", err)
+		}
+	})
+}
+
+func TestRetryBacksOff(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := &plane{fail: map[intent.Ref]error{intent.PortRef("a"): errors.New("broken")}}
+		loop(t, p, nil)
+		time.Sleep(10 * time.Minute)
+		n := p.calls()
+		// 0.1 s doubled to 30 s: 9 tries in the first half minute, then two a minute.
+		if n < 20 || n > 32 {
+			t.Errorf("%d tries in ten minutes, want about 28", n)
+		}
+		p.set(func() { p.fail = nil })
+		time.Sleep(time.Minute)
+		n = p.calls()
+		time.Sleep(time.Hour)
+		if got := p.calls(); got != n {
+			t.Errorf("%d passes after all was well, want none", got-n)
+		}
+	})
+}
+
+func TestRefresh(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := &plane{}
+		l, _ := loop(t, p, func(c *Config) { c.Resync = time.Minute })
+		time.Sleep(time.Second)
+		l.Refresh()
+		time.Sleep(time.Second)
+		if got := p.asked(); len(got) != 2 || !got[1].Refresh || got[0].Refresh {
+			t.Errorf("passes after one foreign change: %+v, want the second with Refresh", got)
+		}
+		time.Sleep(5 * time.Minute)
+		if n := p.calls(); n != 7 {
+			t.Errorf("%d passes after five more minutes with a resync each minute, want 7", n)
+		}
+		// A plane that failed as a whole is read back.
+		p.set(func() { p.err = errors.New("gone"); p.options = nil })
+		l.Poke()
+		time.Sleep(150 * time.Millisecond)
+		if got := p.asked(); len(got) < 2 || !got[1].Refresh {
+			t.Errorf("passes after a failure: %+v, want a retry with Refresh", got)
+		}
+	})
+}
+
+func TestAddOnlyUntilComplete(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := &plane{}
+		l, w := loop(t, p, func(c *Config) { c.Complete = (*world.Snapshot).AllSynced })
+		rev := setNode(w, "a")
+		if err := l.Wait(t.Context(), rev, intent.Ref{}); err != nil {
+			t.Fatal(err)
+		}
+		for _, k := range world.DatastoreKinds() {
+			rev = w.Apply(world.Change{Kind: k, Synced: true}).Revision
+		}
+		if err := l.Wait(t.Context(), rev, intent.Ref{}); err != nil {
+			t.Fatal(err)
+		}
+		if first, last := p.asked()[0], p.asked()[p.calls()-1]; !first.AddOnly || last.AddOnly {
+			t.Errorf("add-only before and after the world was complete: %t %t, want true false", first.AddOnly, last.AddOnly)
+		}
+	})
+}
