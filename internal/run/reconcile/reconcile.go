@@ -2,7 +2,10 @@ package reconcile
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -55,6 +58,7 @@ type Loop struct {
 	mu      sync.Mutex
 	refresh bool
 	last    Outcome
+	removed uint64        // newest revision of a pass that could remove things
 	passed  chan struct{} // closed after every pass
 }
 
@@ -108,19 +112,23 @@ func (l *Loop) Last() Outcome {
 	return l.last
 }
 
-// Wait returns when a pass has applied a revision of at least the given one:
-// with the object's error if the plane could not apply it, else nil. It returns
-// ctx's error when ctx ends first.
+// Wait returns when a pass has applied a revision of at least the given one. The
+// error is that of the object if the plane could not apply it, or why the intent
+// lacks a port that the world asks for. A port that the world no longer has, and
+// the zero Ref, count as applied only after a pass that was allowed to remove
+// things. Wait returns ctx's error when ctx ends first.
 func (l *Loop) Wait(ctx context.Context, revision uint64, ref intent.Ref) error {
 	for {
 		l.mu.Lock()
-		last, passed := l.last, l.passed
+		last, removed, passed := l.last, l.removed, l.passed
 		l.mu.Unlock()
 		if last.Snapshot != nil && last.Snapshot.Revision >= revision {
-			if err := last.Report.Err(ref); err != nil {
+			switch err := last.of(ref); {
+			case err != nil:
 				return err
+			case last.asked(ref) || removed >= revision:
+				return nil
 			}
-			return last.Err
 		}
 		select {
 		case <-passed:
@@ -129,6 +137,44 @@ func (l *Loop) Wait(ctx context.Context, revision uint64, ref intent.Ref) error 
 		}
 	}
 }
+
+// of is why the pass did not apply the object.
+func (o Outcome) of(ref intent.Ref) error {
+	if o.Err != nil {
+		return o.Err
+	}
+	if err := o.Report.Err(ref); err != nil {
+		return err
+	}
+	if !o.asked(ref) || slices.ContainsFunc(o.Intent.Ports, func(p intent.Port) bool { return p.ID == ref.Name }) {
+		return nil
+	}
+	for _, p := range o.Problems {
+		if p.Kind == world.KindAttachment && p.Key.Name == ref.Name {
+			return fmt.Errorf("%s: %s", p.Reason, p.Message)
+		}
+	}
+	return errors.New("its VPC or Subnet is not in use on this node")
+}
+
+// asked reports whether the world of the pass has the attachment.
+func (o Outcome) asked(ref intent.Ref) bool {
+	_, ok := o.Snapshot.Attachments.Get(world.Key{Name: ref.Name})
+	return ok && ref == intent.PortRef(ref.Name)
+}
+
+// Ready returns why the plane cannot serve: nothing has been applied yet, or the
+// last pass failed as a whole. One failed object is no reason.
+func (l *Loop) Ready() error {
+	last := l.Last()
+	if last.Snapshot == nil {
+		return errors.New("the first intent is not applied yet")
+	}
+	return last.Err
+}
+
+// MTU of pods in bytes, as last applied; zero before the first pass.
+func (l *Loop) MTU() int { return l.Last().Intent.MTU }
 
 // Run runs the loop until ctx ends. It returns nil then: what is in the kernel
 // stays.
@@ -208,6 +254,9 @@ func (l *Loop) pass(ctx context.Context) bool {
 		l.refresh = true
 	}
 	l.last = out
+	if out.Err == nil && !out.AddOnly {
+		l.removed = snap.Revision
+	}
 	close(l.passed)
 	l.passed = make(chan struct{})
 	l.mu.Unlock()

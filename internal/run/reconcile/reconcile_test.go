@@ -113,22 +113,72 @@ func TestIdleLoopAppliesAtOnce(t *testing.T) {
 	})
 }
 
+func attachment(w *world.Store, id string, present bool) uint64 {
+	c := world.Change{Kind: world.KindAttachment, Key: world.Key{Name: id}}
+	if present {
+		c.Object = &world.Attachment{ID: id}
+	}
+	return w.Apply(c).Revision
+}
+
+// ports compiles every attachment whose ID is not "refused".
+func ports(s *world.Snapshot) (intent.Node, []world.Problem) {
+	var n intent.Node
+	var problems []world.Problem
+	for k, a := range s.Attachments.All() {
+		if a.ID == "refused" {
+			problems = append(problems, world.Problem{Kind: world.KindAttachment, Key: k, Reason: "NoSubnet", Message: "gone"})
+			continue
+		}
+		n.Ports = append(n.Ports, intent.Port{ID: a.ID})
+	}
+	return n, problems
+}
+
 func TestWaitTellsTheObjectsError(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		broken := errors.New("no such namespace")
-		p := &plane{fail: map[intent.Ref]error{intent.PortRef("a/eth0"): broken}}
-		l, w := loop(t, p, nil)
-		rev := setNode(w, "a")
-		if err := l.Wait(t.Context(), rev, intent.PortRef("a/eth0")); !errors.Is(err, broken) {
+		p := &plane{fail: map[intent.Ref]error{intent.PortRef("a"): broken}}
+		l, w := loop(t, p, func(c *Config) { c.Compile = ports })
+		attachment(w, "a", true)
+		attachment(w, "refused", true)
+		rev := attachment(w, "b", true)
+		if err := l.Wait(t.Context(), rev, intent.PortRef("a")); !errors.Is(err, broken) {
 			t.Errorf("the failed port: got %v, want %v", err, broken)
 		}
-		if err := l.Wait(t.Context(), rev, intent.PortRef("b/eth0")); err != nil {
+		if err := l.Wait(t.Context(), rev, intent.PortRef("b")); err != nil {
 			t.Errorf("another port: got %v, want no error", err)
+		}
+		if err := l.Wait(t.Context(), rev, intent.PortRef("refused")); err == nil || err.Error() != "NoSubnet: gone" {
+			t.Errorf("a port that decide refused: got %v", err)
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		if err := l.Wait(ctx, rev+1, intent.Ref{}); !errors.Is(err, context.DeadlineExceeded) {
+		if err := l.Wait(ctx, rev+1, intent.PortRef("b")); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("a revision that never comes: got %v", err)
+		}
+	})
+}
+
+func TestWaitForRemovalNeedsACompleteWorld(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l, w := loop(t, &plane{}, func(c *Config) { c.Complete, c.Compile = (*world.Snapshot).AllSynced, ports })
+		attachment(w, "a", true)
+		rev := attachment(w, "a", false)
+		for _, ref := range []intent.Ref{intent.PortRef("a"), {}} {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			if err := l.Wait(ctx, rev, ref); !errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("%q counts as removed by a pass that removes nothing: %v", ref, err)
+			}
+			cancel()
+		}
+		for _, k := range world.DatastoreKinds() {
+			w.Apply(world.Change{Kind: k, Synced: true})
+		}
+		for _, ref := range []intent.Ref{intent.PortRef("a"), {}} {
+			if err := l.Wait(t.Context(), rev, ref); err != nil {
+				t.Errorf("%q: %v", ref, err)
+			}
 		}
 	})
 }
@@ -180,9 +230,9 @@ func TestRefresh(t *testing.T) {
 func TestAddOnlyUntilComplete(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := &plane{}
-		l, w := loop(t, p, func(c *Config) { c.Complete = (*world.Snapshot).AllSynced })
-		rev := setNode(w, "a")
-		if err := l.Wait(t.Context(), rev, intent.Ref{}); err != nil {
+		l, w := loop(t, p, func(c *Config) { c.Complete, c.Compile = (*world.Snapshot).AllSynced, ports })
+		rev := attachment(w, "a", true)
+		if err := l.Wait(t.Context(), rev, intent.PortRef("a")); err != nil {
 			t.Fatal(err)
 		}
 		for _, k := range world.DatastoreKinds() {
