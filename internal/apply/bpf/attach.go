@@ -36,6 +36,7 @@ func (w *Wire) Attach(ifindex int) ([]string, error) {
 	}{{inward, w.objects.WireIn}, {outward, w.objects.WireOut}} {
 		did, err := w.attachTCX(ifindex, d.direction, d.program)
 		if errors.Is(err, ebpf.ErrNotSupported) {
+			w.filters = true
 			did, err = attachFilter(ifindex, d.direction, d.program)
 		}
 		if err != nil {
@@ -46,6 +47,14 @@ func (w *Wire) Attach(ifindex int) ([]string, error) {
 		}
 	}
 	return changes, nil
+}
+
+// Feature tells how the programs are attached, for people.
+func (w *Wire) Feature() string {
+	if w.filters {
+		return "tunnel programs attached by clsact filters (kernel before 6.6)"
+	}
+	return "tunnel programs attached by tcx links"
 }
 
 // Attached reports whether both programs are on the device.

@@ -38,6 +38,8 @@ type Config struct {
 type Wire struct {
 	dir     string
 	objects wireObjects
+	// filters says that the kernel has no tcx.
+	filters bool
 	// shadow is what the maps hold, as far as we know.
 	places map[wirePlaceKey]wirePlace
 	vnis   map[packet.VNI]packet.VNI

@@ -1,0 +1,161 @@
+// Command fairlead-agent makes one node's network what the objects say.
+//
+//	fairlead-agent [--config FILE]     run, until SIGTERM; the kernel keeps everything
+//	fairlead-agent admin PATH          ask the running agent, "admin /v1/status"
+//	fairlead-agent uninstall           remove everything of ours from this node's kernel
+//	fairlead-agent --version
+//
+// Exit codes: 0 ended as asked, 1 failed while running, 2 wrong arguments,
+// configuration or privileges.
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"runtime/debug"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"github.com/fairlead-sdn/fairlead/internal/agent"
+	"github.com/fairlead-sdn/fairlead/internal/config"
+	"github.com/fairlead-sdn/fairlead/internal/datastore"
+	"github.com/fairlead-sdn/fairlead/internal/datastore/etcd"
+	"github.com/fairlead-sdn/fairlead/internal/serve/admin"
+)
+
+// version is set by the linker.
+var version = "dev"
+
+// memoryTarget is the size, in bytes, that the collector steers for: an agent's
+// live data is small, and a node's memory belongs to its pods.
+const memoryTarget = 96 << 20
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
+	err := command().ExecuteContext(ctx)
+	stop()
+	if err == nil {
+		return
+	}
+	fmt.Fprintln(os.Stderr, "fairlead-agent:", err)
+	var failed runFailure
+	if errors.As(err, &failed) {
+		os.Exit(1)
+	}
+	os.Exit(2)
+}
+
+// runFailure is an error of the running agent, as opposed to one of its user.
+type runFailure struct{ error }
+
+func (f runFailure) Unwrap() error { return f.error }
+
+func command() *cobra.Command {
+	var path string
+	root := &cobra.Command{
+		Use: "fairlead-agent", Short: "Make this node's network what the objects say", Version: version,
+		Args: cobra.NoArgs, SilenceUsage: true, SilenceErrors: true,
+		RunE: func(cmd *cobra.Command, _ []string) error { return run(cmd.Context(), path) },
+	}
+	root.PersistentFlags().StringVar(&path, "config", "/etc/fairlead/agent.yaml", "configuration file")
+	root.AddCommand(&cobra.Command{
+		Use: "admin PATH", Short: "Ask the running agent and print its answer as JSON", Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error { return ask(cmd.Context(), path, args[0]) },
+	}, &cobra.Command{
+		Use: "uninstall", Short: "Remove everything of Fairlead from this node's kernel; pods lose their network", Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return uninstall(cmd.Context(), path) },
+	})
+	return root
+}
+
+// load reads the configuration and checks that we may do what it asks.
+func load(path string) (config.Agent, *slog.Logger, error) {
+	c, err := config.LoadAgent(path)
+	if err != nil {
+		return config.Agent{}, nil, err
+	}
+	if os.Geteuid() != 0 {
+		return config.Agent{}, nil, errors.New("must run as root: it changes links, routes, nftables and BPF programs")
+	}
+	return c, c.Log.Logger(os.Stderr).With("node", c.Node), nil
+}
+
+func run(ctx context.Context, path string) (err error) {
+	c, log, err := load(path)
+	if err != nil {
+		return err
+	}
+	debug.SetMemoryLimit(memoryTarget)
+	if err := os.MkdirAll(c.StateDir, 0o700); err != nil {
+		return fmt.Errorf("make the state directory: %w", err)
+	}
+	store, err := openStore(c.Datastore, log)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, store.Close()) }()
+	plane, err := openPlane(ctx, c, log)
+	if err != nil {
+		return runFailure{err}
+	}
+	defer func() { err = errors.Join(err, plane.Close()) }()
+	a, err := agent.New(agent.Config{Agent: c, Version: version, Store: store, Plane: plane, Namespaces: plane, Logger: log})
+	if err != nil {
+		return runFailure{err}
+	}
+	log.Info("agent starts", "version", version, "plane", c.Plane)
+	if err := a.Run(ctx); err != nil {
+		return runFailure{err}
+	}
+	log.Info("agent ended; the kernel keeps what it has")
+	return nil
+}
+
+// openStore connects to the datastore. A server that is away is no error.
+func openStore(c config.Datastore, log *slog.Logger) (datastore.Store, error) {
+	e := c.Etcd
+	return etcd.New(etcd.Config{
+		Endpoints: e.Endpoints, CA: e.CA, Cert: e.Cert, Key: e.Key, Prefix: e.Prefix,
+		OnCorrupt: func(key string, err error) {
+			log.Error("a value in the datastore cannot be read; its object is left out", "key", key, "err", err)
+		},
+	})
+}
+
+func ask(ctx context.Context, path, request string) error {
+	c, err := config.LoadAgent(path)
+	if err != nil {
+		return err
+	}
+	client := admin.NewClient(filepath.Join(c.RunDir, "admin.sock"))
+	defer client.Close()
+	var answer json.RawMessage
+	if err := client.Get(ctx, request, &answer); err != nil {
+		return runFailure{err}
+	}
+	_, err = fmt.Printf("%s\n", answer)
+	return err
+}
+
+func uninstall(ctx context.Context, path string) (err error) {
+	c, log, err := load(path)
+	if err != nil {
+		return err
+	}
+	plane, err := openPlane(ctx, c, log)
+	if err != nil {
+		return runFailure{err}
+	}
+	defer func() { err = errors.Join(err, plane.Close()) }()
+	if err := plane.Uninstall(ctx); err != nil {
+		return runFailure{err}
+	}
+	return nil
+}
