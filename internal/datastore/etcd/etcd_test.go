@@ -1,0 +1,342 @@
+package etcd_test
+
+import (
+	"fmt"
+	"os"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/goleak"
+	"go.uber.org/zap"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/fairlead-sdn/fairlead/api/v1alpha1"
+	"github.com/fairlead-sdn/fairlead/internal/datastore"
+	"github.com/fairlead-sdn/fairlead/internal/datastore/datastoretest"
+	"github.com/fairlead-sdn/fairlead/internal/datastore/etcd"
+	"github.com/fairlead-sdn/fairlead/lab/etcdserver"
+)
+
+// socketDir is short: a unix socket's path has 108 bytes at most.
+func socketDir(t testing.TB) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "etcd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	return dir
+}
+
+func startEmbedded(t testing.TB, c etcdserver.Config) *etcdserver.Server {
+	t.Helper()
+	if c.Dir == "" {
+		c.Dir = socketDir(t)
+	}
+	s, err := etcdserver.Start(t.Context(), c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var once sync.Once
+	t.Cleanup(func() { once.Do(s.Close) })
+	return s
+}
+
+func rawClient(t testing.TB, endpoint string) *clientv3.Client {
+	t.Helper()
+	c, err := clientv3.New(clientv3.Config{Endpoints: []string{endpoint}, Logger: zap.NewNop()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close() })
+	return c
+}
+
+func open(t testing.TB, c etcd.Config) *etcd.Store {
+	t.Helper()
+	s, err := etcd.New(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = s.Close() })
+	return s
+}
+
+func compact(t *testing.T, endpoint string) {
+	t.Helper()
+	c := rawClient(t, endpoint)
+	got, err := c.Get(t.Context(), "/")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Compact(t.Context(), got.Header.Revision); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// contract runs the suite, each test under a prefix of its own.
+func contract(t *testing.T, endpoint string, bookmarks, leaks bool) {
+	var n atomic.Int32
+	datastoretest.Run(t, func(t *testing.T) datastoretest.Harness {
+		var options []goleak.Option
+		if leaks {
+			options = []goleak.Option{goleak.IgnoreCurrent()}
+		}
+		return datastoretest.Harness{
+			Store: open(t, etcd.Config{
+				Endpoints: []string{endpoint}, Prefix: fmt.Sprintf("/test%d", n.Add(1)), ProgressInterval: 100 * time.Millisecond,
+			}),
+			Compact:   func(t *testing.T) { compact(t, endpoint) },
+			Bookmarks: bookmarks, Leaks: options,
+		}
+	})
+}
+
+func TestContractEmbedded(t *testing.T) {
+	contract(t, startEmbedded(t, etcdserver.Config{}).Endpoint(), true, false)
+}
+
+func tenant(name string) *v1alpha1.NetNamespace {
+	return &v1alpha1.NetNamespace{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: v1alpha1.NetNamespaceSpec{VNI: 5}}
+}
+
+func mustCreate(t testing.TB, s datastore.Store, name string) string {
+	t.Helper()
+	o, err := s.Create(t.Context(), tenant(name))
+	if err != nil {
+		t.Fatalf("create %s: %v", name, err)
+	}
+	return o.GetResourceVersion()
+}
+
+func mustWatch(t testing.TB, s datastore.Store, rv string) datastore.Watcher {
+	t.Helper()
+	w, err := s.Watch(t.Context(), datastore.KindNetNamespace, rv)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(w.Stop)
+	return w
+}
+
+// nextEvent is the next event, bookmarks passed over; ok is false when the watch
+// has ended.
+func nextEvent(t testing.TB, w datastore.Watcher) (datastore.Event, bool) {
+	t.Helper()
+	timeout := time.After(20 * time.Second)
+	for {
+		select {
+		case e, ok := <-w.Events():
+			if !ok || e.Type != datastore.Bookmark {
+				return e, ok
+			}
+		case <-timeout:
+			t.Fatal("neither an event nor an end within 20 s")
+		}
+	}
+}
+
+func TestCorruptValues(t *testing.T) {
+	endpoint := startEmbedded(t, etcdserver.Config{}).Endpoint()
+	raw := rawClient(t, endpoint)
+	var mu sync.Mutex
+	corrupt := map[string]string{}
+	s := open(t, etcd.Config{Endpoints: []string{endpoint}, OnCorrupt: func(key string, err error) {
+		mu.Lock()
+		defer mu.Unlock()
+		corrupt[key] = err.Error()
+	}})
+	rv := mustCreate(t, s, "good")
+	w := mustWatch(t, s, rv)
+	for key, value := range map[string]string{
+		"json":      `{"apiVersion"`,
+		"foreign":   `{"apiVersion":"v1","kind":"Pod","metadata":{"name":"foreign"}}`,
+		"name":      `{"apiVersion":"fairlead.dev/v1alpha1","kind":"NetNamespace","metadata":{"name":"other"}}`,
+		"type":      `{"apiVersion":"fairlead.dev/v1alpha1","kind":"NetNamespace","metadata":{"name":"type"},"spec":{"vni":"five"}}`,
+		"empty":     ``,
+		"deep/path": `{}`,
+	} {
+		if _, err := raw.Put(t.Context(), "/fairlead/netnamespaces/"+key, value); err != nil {
+			t.Fatal(err)
+		}
+	}
+	mustCreate(t, s, "later")
+	list, err := s.List(t.Context(), datastore.KindNetNamespace)
+	if err != nil || len(list.Items) != 2 {
+		t.Errorf("List: %d items, %v; want the two good ones", len(list.Items), err)
+	}
+	if len(corrupt) != 6 {
+		t.Errorf("reported %v, want six keys", corrupt)
+	}
+	if e, _ := nextEvent(t, w); e.Type != datastore.Added || e.Object.GetName() != "later" {
+		t.Errorf("event %+v, want the good object", e)
+	}
+	key := datastore.Key{Name: "json"}
+	if _, err := s.Get(t.Context(), datastore.KindNetNamespace, key); !apierrors.IsInternalError(err) {
+		t.Errorf("get a corrupt value: %v, want InternalError", err)
+	}
+	if err := s.Delete(t.Context(), datastore.KindNetNamespace, key, datastore.Preconditions{}); err != nil {
+		t.Errorf("delete a corrupt value: %v", err)
+	}
+	// An object that stops being readable is gone for those who watch.
+	if _, err := raw.Put(t.Context(), "/fairlead/netnamespaces/good", "?"); err != nil {
+		t.Fatal(err)
+	}
+	if e, _ := nextEvent(t, w); e.Type != datastore.Deleted || e.Object.GetName() != "good" {
+		t.Errorf("event %+v, want the loss of the object", e)
+	}
+}
+
+// A long list is read in pages, all at one revision.
+func TestListOfManyPages(t *testing.T) {
+	endpoint := startEmbedded(t, etcdserver.Config{}).Endpoint()
+	s := open(t, etcd.Config{Endpoints: []string{endpoint}})
+	const n = 1234
+	var wg sync.WaitGroup
+	for w := range 8 {
+		wg.Go(func() {
+			for i := w; i < n; i += 8 {
+				if _, err := s.Create(t.Context(), tenant(fmt.Sprintf("n%d", i))); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	list, err := s.List(t.Context(), datastore.KindNetNamespace)
+	if err != nil || len(list.Items) != n {
+		t.Fatalf("%d items, %v; want %d", len(list.Items), err, n)
+	}
+	seen := map[string]bool{}
+	for _, o := range list.Items {
+		seen[o.GetName()] = true
+	}
+	if len(seen) != n {
+		t.Errorf("%d different items, want %d", len(seen), n)
+	}
+}
+
+func TestTooLargeIsClear(t *testing.T) {
+	s := open(t, etcd.Config{Endpoints: []string{startEmbedded(t, etcdserver.Config{}).Endpoint()}})
+	b := &v1alpha1.IPBlock{ObjectMeta: metav1.ObjectMeta{Name: "x.0a000000-16"}, Spec: v1alpha1.IPBlockSpec{
+		Subnet: "x", CIDR: "10.0.0.0/16", Node: "n1", Allocations: map[string]v1alpha1.AddressOwner{},
+	}}
+	long := make([]byte, 500)
+	for i := range long {
+		long[i] = 'a'
+	}
+	for i := range 8000 {
+		b.Spec.Allocations[fmt.Sprintf("10.0.%d.%d", i/256, i%256)] = v1alpha1.AddressOwner{Name: string(long)}
+	}
+	if _, err := s.Create(t.Context(), b); !apierrors.IsRequestEntityTooLargeError(err) {
+		t.Errorf("create 4 MB: %v, want RequestEntityTooLarge", err)
+	}
+}
+
+// The cluster loses its data: readers must list anew.
+func TestResetEndsWatches(t *testing.T) {
+	dir := socketDir(t)
+	server, err := etcdserver.Start(t.Context(), etcdserver.Config{Dir: dir})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := open(t, etcd.Config{Endpoints: []string{server.Endpoint()}})
+	for i := range 20 {
+		mustCreate(t, s, fmt.Sprintf("n%d", i))
+	}
+	w := mustWatch(t, s, mustCreate(t, s, "last"))
+	server.Close()
+	if err := os.RemoveAll(dir); err != nil {
+		t.Fatal(err)
+	}
+	startEmbedded(t, etcdserver.Config{Dir: dir})
+	for {
+		if _, ok := nextEvent(t, w); !ok {
+			break
+		}
+	}
+	if !apierrors.IsResourceExpired(w.Err()) {
+		t.Errorf("the watch ended with %v, want ResourceExpired", w.Err())
+	}
+}
+
+func TestBadConfig(t *testing.T) {
+	dir := t.TempDir()
+	garbage := dir + "/garbage"
+	if err := os.WriteFile(garbage, []byte("not PEM"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	const secure = "https://127.0.0.1:2379"
+	for name, c := range map[string]etcd.Config{
+		"no endpoint":     {},
+		"no scheme":       {Endpoints: []string{"127.0.0.1:2379"}},
+		"mixed":           {Endpoints: []string{secure, "http://127.0.0.1:2379"}},
+		"cert over http":  {Endpoints: []string{"http://127.0.0.1:2379"}, CA: garbage},
+		"cert alone":      {Endpoints: []string{secure}, Cert: garbage},
+		"missing ca":      {Endpoints: []string{secure}, CA: dir + "/missing"},
+		"garbage ca":      {Endpoints: []string{secure}, CA: garbage},
+		"garbage cert":    {Endpoints: []string{secure}, Cert: garbage, Key: garbage},
+		"relative prefix": {Endpoints: []string{secure}, Prefix: "fairlead"},
+	} {
+		if s, err := etcd.New(c); err == nil {
+			t.Errorf("%s: accepted", name)
+			_ = s.Close()
+		}
+	}
+}
+
+// Nobody listens: each call says so, in time, and New does not wait.
+func TestUnreachable(t *testing.T) {
+	s := open(t, etcd.Config{Endpoints: []string{"unix://" + t.TempDir() + "/nobody.sock"}})
+	begin := time.Now()
+	_, err := s.List(t.Context(), datastore.KindPod)
+	if !apierrors.IsServiceUnavailable(err) && !apierrors.IsTimeout(err) {
+		t.Errorf("List: %v, want ServiceUnavailable or Timeout", err)
+	}
+	if d := time.Since(begin); d > etcd.DefaultRequestTimeout+2*time.Second {
+		t.Errorf("List took %s", d)
+	}
+	t.Logf("List ended after %s: %v", time.Since(begin).Round(time.Millisecond), err)
+}
+
+func BenchmarkCreate(b *testing.B) {
+	for _, writers := range []int{1, 16} {
+		b.Run(fmt.Sprintf("writers=%d", writers), func(b *testing.B) {
+			s := open(b, etcd.Config{Endpoints: []string{startEmbedded(b, etcdserver.Config{}).Endpoint()}})
+			var n atomic.Int64
+			b.SetParallelism(writers)
+			b.ResetTimer()
+			if writers == 1 {
+				for b.Loop() {
+					mustCreate(b, s, fmt.Sprintf("n%d", n.Add(1)))
+				}
+			} else {
+				b.RunParallel(func(pb *testing.PB) {
+					for pb.Next() {
+						if _, err := s.Create(b.Context(), tenant(fmt.Sprintf("n%d", n.Add(1)))); err != nil {
+							b.Error(err)
+						}
+					}
+				})
+			}
+			b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "creates/s")
+		})
+	}
+}
+
+// BenchmarkWatchLatency measures from the call of Create to the event; Create
+// alone is the baseline.
+func BenchmarkWatchLatency(b *testing.B) {
+	s := open(b, etcd.Config{Endpoints: []string{startEmbedded(b, etcdserver.Config{}).Endpoint()}})
+	w := mustWatch(b, s, mustCreate(b, s, "first"))
+	i := 0
+	for b.Loop() {
+		i++
+		mustCreate(b, s, fmt.Sprintf("n%d", i))
+		nextEvent(b, w)
+	}
+}

@@ -1,0 +1,88 @@
+package etcd
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+)
+
+func TestFixedVersion(t *testing.T) {
+	for version, want := range map[string]bool{
+		"3.4.23": false, "3.4.24": false, "3.4.25": true, "3.4.30": true, "3.5.0": false, "3.5.7": false, "3.5.8": true, "3.5.15-rc.1": true,
+		"3.6.0": true, "3.7.3": true, "4.0.0": true, "3.3.27": false, "2.3.8": false, "": false, "3.5": false, "a.b.c": false,
+	} {
+		if got := fixedVersion(version); got != want {
+			t.Errorf("fixedVersion(%q) = %v, want %v", version, got, want)
+		}
+	}
+}
+
+func TestHealth(t *testing.T) {
+	h := newHealth()
+	h.answered(10, 0)
+	first := h.current()
+	h.saw(12)
+	// An answer that was on its way while a write was done is no step back.
+	h.answered(11, 10)
+	if first.err != nil || h.known() != 12 {
+		t.Fatalf("outage %v, newest %d; want none, 12", first.err, h.known())
+	}
+	h.answered(5, 12)
+	if !apierrors.IsResourceExpired(first.err) || h.known() != 5 {
+		t.Errorf("after a reset: outage %v, newest %d", first.err, h.known())
+	}
+	<-first.begun
+	second := h.current()
+	away := apierrors.NewServiceUnavailable("away")
+	h.fail(away)
+	h.fail(errors.New("later"))
+	<-second.begun
+	if !errors.Is(second.err, away) || h.current() != second {
+		t.Errorf("outage %v, want the first reason, until the cluster answers", second.err)
+	}
+	h.answered(6, 5)
+	if h.current() == second || h.current().err != nil {
+		t.Error("the outage did not end with an answer")
+	}
+}
+
+func TestQueue(t *testing.T) {
+	q := newQueue()
+	q.push(item{revision: 1})
+	q.push(item{revision: 2}) // bookmarks in a row are one
+	q.push(item{event: &clientv3.Event{}, revision: 3})
+	for len(q.items) < maxQueue {
+		if !q.push(item{event: &clientv3.Event{}}) {
+			t.Fatal("refused before it was full")
+		}
+	}
+	if q.push(item{event: &clientv3.Event{}}) {
+		t.Error("grew beyond its bound")
+	}
+	end := errors.New("end")
+	q.close(end)
+	if it, err := q.pop(t.Context()); err != nil || it.revision != 2 {
+		t.Errorf("first item %+v, %v", it, err)
+	}
+	n := 1
+	for {
+		if _, err := q.pop(t.Context()); err != nil {
+			if !errors.Is(err, end) {
+				t.Errorf("the end is %v", err)
+			}
+			break
+		}
+		n++
+	}
+	if n != maxQueue {
+		t.Errorf("%d items came out, want %d", n, maxQueue)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := newQueue().pop(ctx); !errors.Is(err, context.Canceled) {
+		t.Errorf("pop under an ended context: %v", err)
+	}
+}

@@ -1,0 +1,347 @@
+package etcd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/fairlead-sdn/fairlead/internal/datastore"
+)
+
+// Store implements datastore.Store. Make it with New.
+type Store struct {
+	config Config
+	client *clientv3.Client
+	// ctx ends with Close.
+	ctx    context.Context
+	cancel context.CancelFunc
+	wg     sync.WaitGroup
+	health *health
+	// refusal is the reason that TLS connections fail, if they do.
+	refusal *refusal
+	// progress is set once every server is known to answer progress requests
+	// truthfully.
+	progress atomic.Bool
+	// mu orders Watch against Close.
+	mu     sync.Mutex
+	closed bool
+}
+
+// Ping reads from the cluster as any call does: nil if it answers.
+func (s *Store) Ping(ctx context.Context) error {
+	_, err := s.revision(ctx)
+	return err
+}
+
+// revision is the cluster's newest revision.
+func (s *Store) revision(ctx context.Context) (int64, error) {
+	known := s.health.known()
+	var resp *clientv3.GetResponse
+	err := s.call(ctx, "read the revision", func(ctx context.Context) (err error) {
+		resp, err = s.client.Get(ctx, s.config.Prefix+"/", clientv3.WithKeysOnly())
+		return err
+	})
+	if err != nil {
+		return 0, err
+	}
+	s.health.answered(resp.Header.Revision, known)
+	return resp.Header.Revision, nil
+}
+
+// call bounds one request and translates its error.
+func (s *Store) call(ctx context.Context, what string, f func(ctx context.Context) error) error {
+	bounded, cancel := context.WithTimeout(ctx, s.config.RequestTimeout)
+	defer cancel()
+	defer context.AfterFunc(s.ctx, cancel)()
+	return s.translate(ctx, what, f(bounded))
+}
+
+func (s *Store) kindPrefix(r *datastore.Resource) string {
+	return s.config.Prefix + "/" + r.Plural + "/"
+}
+
+func (s *Store) path(r *datastore.Resource, key datastore.Key) string {
+	return s.kindPrefix(r) + key.String()
+}
+
+func (s *Store) lookup(kind datastore.Kind, key datastore.Key) (*datastore.Resource, string, error) {
+	r, err := datastore.Lookup(kind)
+	if err != nil {
+		return nil, "", err
+	}
+	return r, s.path(r, key), r.CheckKey(key)
+}
+
+// keyOf is the object's key in a path of etcd.
+func (s *Store) keyOf(r *datastore.Resource, path []byte) (datastore.Key, error) {
+	rest := strings.TrimPrefix(string(path), s.kindPrefix(r))
+	key := datastore.Key{Name: rest}
+	if r.Namespaced {
+		key.Namespace, key.Name, _ = strings.Cut(rest, "/")
+	}
+	return key, r.CheckKey(key)
+}
+
+// decode reads a stored value and holds it against its key.
+func (s *Store) decode(r *datastore.Resource, kv *mvccpb.KeyValue, revision int64) (datastore.Object, error) {
+	key, err := s.keyOf(r, kv.Key)
+	if err != nil {
+		return nil, err
+	}
+	return datastore.Decode(r.Kind, key, kv.Value, strconv.FormatInt(revision, 10))
+}
+
+func (s *Store) errCorrupt(path string, err error) error {
+	s.config.OnCorrupt(path, err)
+	return apierrors.NewInternalError(fmt.Errorf("the value at %s in etcd cannot be read (%w): delete the object and create it anew", path, err))
+}
+
+// Get implements datastore.Store.
+func (s *Store) Get(ctx context.Context, kind datastore.Kind, key datastore.Key) (datastore.Object, error) {
+	r, path, err := s.lookup(kind, key)
+	if err != nil {
+		return nil, err
+	}
+	kv, err := s.get(ctx, r, key, path)
+	if err != nil {
+		return nil, err
+	}
+	o, err := s.decode(r, kv, kv.ModRevision)
+	if err != nil {
+		return nil, s.errCorrupt(path, err)
+	}
+	return o, nil
+}
+
+func (s *Store) get(ctx context.Context, r *datastore.Resource, key datastore.Key, path string) (*mvccpb.KeyValue, error) {
+	var resp *clientv3.GetResponse
+	err := s.call(ctx, fmt.Sprintf("get %s %s", r.Kind, key), func(ctx context.Context) (err error) {
+		resp, err = s.client.Get(ctx, path)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	if len(resp.Kvs) == 0 {
+		return nil, apierrors.NewNotFound(r.GroupResource(), key.Name)
+	}
+	return resp.Kvs[0], nil
+}
+
+// List implements datastore.Store. It reads pages at one revision; if that is
+// compacted meanwhile it begins anew, a few times.
+func (s *Store) List(ctx context.Context, kind datastore.Kind) (datastore.List, error) {
+	r, err := datastore.Lookup(kind)
+	if err != nil {
+		return datastore.List{}, err
+	}
+	for range 3 {
+		var list datastore.List
+		if list, err = s.list(ctx, r); err == nil || !apierrors.IsResourceExpired(err) {
+			return list, err
+		}
+	}
+	return datastore.List{}, err
+}
+
+func (s *Store) list(ctx context.Context, r *datastore.Resource) (datastore.List, error) {
+	prefix := s.kindPrefix(r)
+	end := clientv3.GetPrefixRangeEnd(prefix)
+	var list datastore.List
+	var revision int64
+	for from, more := prefix, true; more; {
+		var resp *clientv3.GetResponse
+		err := s.call(ctx, fmt.Sprintf("list %s", r.Plural), func(ctx context.Context) (err error) {
+			resp, err = s.client.Get(ctx, from, clientv3.WithRange(end), clientv3.WithLimit(pageSize), clientv3.WithRev(revision))
+			return err
+		})
+		if err != nil {
+			return datastore.List{}, err
+		}
+		if revision == 0 {
+			revision = resp.Header.Revision
+			s.health.saw(revision)
+		}
+		for _, kv := range resp.Kvs {
+			o, err := s.decode(r, kv, kv.ModRevision)
+			if err != nil {
+				s.config.OnCorrupt(string(kv.Key), err)
+				continue
+			}
+			list.Items = append(list.Items, o)
+		}
+		more = resp.More && len(resp.Kvs) > 0
+		if more {
+			from = string(resp.Kvs[len(resp.Kvs)-1].Key) + "\x00"
+		}
+	}
+	// etcd sorts by the whole path, where "a-b/" comes before "a/".
+	slices.SortFunc(list.Items, func(a, b datastore.Object) int {
+		return datastore.CompareKeys(datastore.KeyOf(a), datastore.KeyOf(b))
+	})
+	list.ResourceVersion = strconv.FormatInt(revision, 10)
+	return list, nil
+}
+
+// Create implements datastore.Store.
+func (s *Store) Create(ctx context.Context, o datastore.Object) (datastore.Object, error) {
+	admitted, err := s.config.Admission.Create(o, s.lister(ctx))
+	if err != nil {
+		return nil, err
+	}
+	stored, ok, err := s.put(ctx, "create", admitted, 0)
+	if err != nil || ok {
+		return stored, err
+	}
+	r, err := datastore.LookupObject(admitted)
+	if err != nil {
+		return nil, err
+	}
+	return nil, apierrors.NewAlreadyExists(r.GroupResource(), admitted.GetName())
+}
+
+func (s *Store) lister(ctx context.Context) datastore.Lister {
+	return func(kind datastore.Kind) ([]datastore.Object, error) {
+		list, err := s.List(ctx, kind)
+		return list.Items, err
+	}
+}
+
+// put writes an object if its key's last change is of the given revision, 0 for a
+// key that does not exist. ok is false if it is not.
+func (s *Store) put(ctx context.Context, verb string, o datastore.Object, revision int64) (stored datastore.Object, ok bool, err error) {
+	r, err := datastore.LookupObject(o)
+	if err != nil {
+		return nil, false, err
+	}
+	key := datastore.KeyOf(o)
+	raw, err := datastore.Encode(o)
+	if err != nil {
+		return nil, false, apierrors.NewInternalError(err)
+	}
+	path := s.path(r, key)
+	var resp *clientv3.TxnResponse
+	err = s.call(ctx, fmt.Sprintf("%s %s %s", verb, r.Kind, key), func(ctx context.Context) (err error) {
+		resp, err = s.client.Txn(ctx).
+			If(clientv3.Compare(clientv3.ModRevision(path), "=", revision)).
+			Then(clientv3.OpPut(path, string(raw))).
+			Commit()
+		return err
+	})
+	if err != nil || !resp.Succeeded {
+		return nil, false, err
+	}
+	s.health.saw(resp.Header.Revision)
+	stored, err = datastore.Decode(r.Kind, key, raw, strconv.FormatInt(resp.Header.Revision, 10))
+	if err != nil {
+		return nil, false, apierrors.NewInternalError(err)
+	}
+	return stored, true, nil
+}
+
+// Update implements datastore.Store.
+func (s *Store) Update(ctx context.Context, o datastore.Object) (datastore.Object, error) {
+	return s.update(ctx, o, func(o, old datastore.Object) (datastore.Object, bool, error) {
+		return s.config.Admission.Update(o, old, s.lister(ctx))
+	})
+}
+
+// UpdateStatus implements datastore.Store.
+func (s *Store) UpdateStatus(ctx context.Context, o datastore.Object) (datastore.Object, error) {
+	return s.update(ctx, o, s.config.Admission.UpdateStatus)
+}
+
+func (s *Store) update(ctx context.Context, o datastore.Object, admit func(o, old datastore.Object) (datastore.Object, bool, error)) (datastore.Object, error) {
+	kind, err := datastore.KindOf(o)
+	if err != nil {
+		return nil, err
+	}
+	key := datastore.KeyOf(o)
+	old, err := s.Get(ctx, kind, key)
+	if err != nil {
+		return nil, err
+	}
+	admitted, changed, err := admit(o, old)
+	if err != nil {
+		return nil, err
+	}
+	if !changed {
+		return old, nil
+	}
+	revision, err := strconv.ParseInt(old.GetResourceVersion(), 10, 64)
+	if err != nil {
+		return nil, apierrors.NewInternalError(err)
+	}
+	stored, ok, err := s.put(ctx, "update", admitted, revision)
+	if err != nil || ok {
+		return stored, err
+	}
+	r, err := datastore.Lookup(kind)
+	if err != nil {
+		return nil, err
+	}
+	return nil, apierrors.NewConflict(r.GroupResource(), key.Name, errors.New("it was changed or deleted at the same moment: read it again and repeat the change"))
+}
+
+// Delete implements datastore.Store. An object that cannot be read can be
+// deleted, but not with preconditions on what it says.
+func (s *Store) Delete(ctx context.Context, kind datastore.Kind, key datastore.Key, p datastore.Preconditions) error {
+	r, path, err := s.lookup(kind, key)
+	if err != nil {
+		return err
+	}
+	for {
+		kv, err := s.get(ctx, r, key, path)
+		if err != nil {
+			return err
+		}
+		if p != (datastore.Preconditions{}) {
+			o, err := s.decode(r, kv, kv.ModRevision)
+			if err != nil {
+				return s.errCorrupt(path, err)
+			}
+			if err := p.Check(r, o); err != nil {
+				return err
+			}
+		}
+		var resp *clientv3.TxnResponse
+		err = s.call(ctx, fmt.Sprintf("delete %s %s", kind, key), func(ctx context.Context) (err error) {
+			resp, err = s.client.Txn(ctx).
+				If(clientv3.Compare(clientv3.ModRevision(path), "=", kv.ModRevision)).
+				Then(clientv3.OpDelete(path)).
+				Commit()
+			return err
+		})
+		if err != nil || resp.Succeeded {
+			return err
+		}
+		// Changed in between: judge the preconditions on what is there now. Every
+		// round means that somebody else made progress, and ctx bounds them.
+	}
+}
+
+// Close implements datastore.Store.
+func (s *Store) Close() error {
+	s.mu.Lock()
+	if s.closed {
+		s.mu.Unlock()
+		return nil
+	}
+	s.closed = true
+	s.mu.Unlock()
+	s.cancel()
+	s.wg.Wait()
+	if err := s.client.Close(); err != nil && !errors.Is(err, context.Canceled) {
+		return fmt.Errorf("etcd: close: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,6 @@
+// Package memory is the datastore inside one process: for tests, and for what
+// asks "what if" without writing anywhere. It behaves as the etcd datastore
+// does: objects pass through JSON once, the history of events is bounded, and a
+// watcher that falls behind it ends with IsResourceExpired. Nothing survives the
+// process, and nothing blocks a writer.
+package memory
