@@ -56,6 +56,9 @@ const (
 	// RouteProtocol is the rtm_protocol of every route of ours
 	// (rtnetlink(7): values above RTPROT_STATIC are free for daemons).
 	RouteProtocol = 97
+	// LinkGroup is the group (ip link show group) of links of ours that are about
+	// to be deleted, all by one request. In decimal: 1718382180, "flrd" in ASCII.
+	LinkGroup = 0x666c7264
 	// RouteTable is where our routes live until VPCs have tables of their own.
 	RouteTable = 254
 )

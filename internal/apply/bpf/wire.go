@@ -241,13 +241,13 @@ func (w *Wire) Audit(want linux.Wire) ([]apply.Difference, error) {
 
 // reasons names the indices of the map fl_drops, in the order of wire.c.
 var reasons = [...]string{
-	"out-malformed", "out-no-vni", "out-no-route", "out-local",
-	"in-malformed", "in-unknown-vni", "in-bad-source", "in-not-local",
+	"wire out-malformed", "wire out-no-vni", "wire out-no-route", "wire out-local",
+	"wire in-malformed", "wire in-unknown-vni", "wire in-bad-source", "wire in-not-local",
 }
 
 // Drops are the packets that the programs dropped, by reason, since the maps were
 // created.
-func (w *Wire) Drops() (map[string]uint64, error) {
+func (w *Wire) Drops(context.Context) (map[string]uint64, error) {
 	out := make(map[string]uint64, len(reasons))
 	for i, name := range reasons {
 		var perCPU []uint64

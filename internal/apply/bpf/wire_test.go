@@ -295,8 +295,8 @@ func TestWireContract(t *testing.T) {
 			expect(t, a, b, alien, "10.1.0.1", "10.2.0.1", false)
 			expect(t, a, b, vpc, "10.3.0.1", "10.2.0.1", false)
 			var drops map[string]uint64
-			b.do(func() { drops, _ = b.wire.Drops() })
-			if drops["in-unknown-vni"] != 1 || drops["in-bad-source"] != 3 {
+			b.do(func() { drops, _ = b.wire.Drops(t.Context()) })
+			if drops["wire in-unknown-vni"] != 1 || drops["wire in-bad-source"] != 3 {
 				t.Errorf("drop counters of the receiver are %v, want one unknown VNI and three bad sources", drops)
 			}
 		})

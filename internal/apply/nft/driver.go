@@ -97,6 +97,16 @@ const applyTries = 16
 // to compare the next ones with: the caller must not write into those slices
 // afterwards.
 func (d *Driver) Apply(ctx context.Context, desired nftables.Table) (Changes, error) {
+	return d.apply(ctx, desired, false)
+}
+
+// Extend adds what of the desired table is missing, and neither changes nor removes
+// what is there: chains keep their rules, elements their data. Else it is as Apply.
+func (d *Driver) Extend(ctx context.Context, desired nftables.Table) (Changes, error) {
+	return d.apply(ctx, desired, true)
+}
+
+func (d *Driver) apply(ctx context.Context, desired nftables.Table, extend bool) (Changes, error) {
 	if desired.Name != d.cfg.Table {
 		return Changes{}, fmt.Errorf("apply nftables table %q: this driver holds table %q", desired.Name, d.cfg.Table)
 	}
@@ -112,7 +122,7 @@ func (d *Driver) Apply(ctx context.Context, desired nftables.Table) (Changes, er
 		}
 		stale := d.shadow != nil
 		var changes Changes
-		changes, err = d.applyOnce(ctx, desired)
+		changes, err = d.applyOnce(ctx, desired, extend)
 		if err == nil {
 			return changes, nil
 		}
@@ -137,7 +147,7 @@ func again(err error) bool {
 }
 
 // applyOnce diffs against the shadow, which it reads if it is unknown or old.
-func (d *Driver) applyOnce(ctx context.Context, desired nftables.Table) (Changes, error) {
+func (d *Driver) applyOnce(ctx context.Context, desired nftables.Table, extend bool) (Changes, error) {
 	if err := d.freshen(ctx); err != nil {
 		return Changes{}, err
 	}
@@ -149,9 +159,14 @@ func (d *Driver) applyOnce(ctx context.Context, desired nftables.Table) (Changes
 	have := d.shadow
 	want.flags, want.owner = d.tableFlags(), have.owner
 	created := d.prepareTable(b, &have)
+	last := remember(desired, want)
+	if extend {
+		want.keep(have)
+		last = encoded{} // want is no longer the encoding of desired
+	}
 	changes := diff(have, want, desired, b)
 	if b.empty() {
-		d.shadow, d.last = want, remember(desired, want)
+		d.shadow, d.last = want, last
 		return Changes{}, nil
 	}
 	changes.TableCreated = created
@@ -161,7 +176,7 @@ func (d *Driver) applyOnce(ctx context.Context, desired nftables.Table) (Changes
 	if d.owned {
 		want.owner = d.sock.port
 	}
-	d.shadow, d.last = want, remember(desired, want)
+	d.shadow, d.last = want, last
 	// The transaction has happened: what fails from here on only means that the
 	// shadow must be read again.
 	if err := d.readHandles(ctx, changes); err != nil {

@@ -27,6 +27,25 @@ func newState() *state {
 	return &state{chains: map[string]*chainState{}, sets: map[string]*setState{}}
 }
 
+// keep makes s hold all that have holds, as it is there, and what s adds to it.
+// Chains and sets of have are shared, never changed.
+func (s *state) keep(have *state) {
+	for name, c := range have.chains {
+		s.chains[name] = c
+	}
+	for name, h := range have.sets {
+		w := s.sets[name]
+		if w == nil || w.def != h.def || h.broken {
+			s.sets[name] = h
+			continue
+		}
+		merged := *w
+		merged.elements = maps.Clone(w.elements)
+		maps.Copy(merged.elements, h.elements)
+		s.sets[name] = &merged
+	}
+}
+
 type chainState struct {
 	name  string
 	base  *nftables.Base

@@ -1,0 +1,21 @@
+// Package linuxplane is the data plane of an ordinary Linux kernel: veth pairs,
+// routes, one external-mode VXLAN device with two tc programs, and one nftables
+// table. docs/plane-linux.md explains all of it.
+//
+// The Plane renders an intent (render/linux, render/nft) and brings the pieces
+// into the kernel in an order in which no packet ever finds a gap:
+//
+//  1. links are made, with nothing on them that carries: host's ends down;
+//     ports that must go are set down while their rules still stand
+//  2. the nftables table: anti-spoofing, tenants, policy
+//  3. the tunnel programs' maps, and the programs on the tunnel device
+//  4. addresses, neighbours, links up, routes
+//  5. removals
+//
+// If the table or the programs cannot be had, links that are down stay down: a
+// pod without its policy gets no network. What runs already goes on.
+//
+// The drivers below it do the work (rtnl, bpf, nft); the Plane only orders them
+// and gathers what failed. It holds no state of its own beyond them, and Close
+// leaves the kernel as it is.
+package linuxplane

@@ -1,0 +1,97 @@
+package linuxplane
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/fairlead-sdn/fairlead/internal/apply"
+	"github.com/fairlead-sdn/fairlead/internal/apply/nft"
+	"github.com/fairlead-sdn/fairlead/internal/nftables"
+)
+
+// nftFilter is the nftables driver in the words of a Filter.
+type nftFilter struct{ driver *nft.Driver }
+
+func (f nftFilter) Apply(ctx context.Context, want nftables.Table, o apply.Options) ([]string, error) {
+	if o.Refresh {
+		if err := f.driver.Refresh(ctx); err != nil {
+			return nil, err
+		}
+	}
+	bring := f.driver.Apply
+	if o.AddOnly {
+		bring = f.driver.Extend
+	}
+	changes, err := bring(ctx, want)
+	if changes.Empty() {
+		return nil, err
+	}
+	lines := changes.Lines
+	if n := changes.ElementsAdded + changes.ElementsRemoved; n > 0 || len(lines) == 0 {
+		lines = append(lines, fmt.Sprintf("add %d and remove %d elements of nftables sets", changes.ElementsAdded, changes.ElementsRemoved))
+	}
+	return lines, err
+}
+
+func (f nftFilter) Audit(ctx context.Context, want nftables.Table) ([]apply.Difference, error) {
+	found, err := f.driver.Audit(ctx, want)
+	var out []apply.Difference
+	for _, d := range found {
+		diff := apply.Difference{Subsystem: "nftables", Object: d.Object}
+		switch d.Kind {
+		case nft.Missing:
+			diff.Problem, diff.Want = "missing", d.Detail
+		case nft.Extra:
+			diff.Problem, diff.Got = "unexpected", d.Detail
+		default:
+			diff.Problem, diff.Got = "differs", d.Detail
+		}
+		out = append(out, diff)
+	}
+	return out, err
+}
+
+func (f nftFilter) Watch(ctx context.Context, changed func(apply.Foreign)) error {
+	return f.driver.Watch(ctx, func(e nft.Foreign) {
+		out := apply.Foreign{Time: time.Now(), Subsystem: "nftables", Process: e.Process}
+		switch {
+		case e.Lost:
+			out.What = "notifications of nftables were lost: anything may have changed"
+		case e.Ours:
+			out.What = "nftables table of ours: " + strings.Join(e.Events, ", ")
+		default:
+			return
+		}
+		if e.PID != 0 {
+			out.Process = strings.TrimSpace(fmt.Sprintf("%s (pid %d)", e.Process, e.PID))
+		}
+		changed(out)
+	})
+}
+
+func (f nftFilter) Delete(ctx context.Context) error { return f.driver.Delete(ctx) }
+
+func (f nftFilter) Close() error { return f.driver.Close() }
+
+// Drops implements Observed: the rules that drop have counters, and their comments
+// say why.
+func (f nftFilter) Drops(ctx context.Context) (map[string]uint64, error) {
+	counters, err := f.driver.Counters(ctx)
+	out := map[string]uint64{}
+	for _, c := range counters {
+		if c.Chain != "postrouting" {
+			out[c.Comment] += c.Packets
+		}
+	}
+	return out, err
+}
+
+// Feature implements Observed.
+func (f nftFilter) Feature() string {
+	if f.driver.Owned() {
+		return "nftables table owned and persistent: others cannot change it"
+	}
+	return "nftables table without an owner (kernel before 6.9): watched and restored"
+}

@@ -1,0 +1,49 @@
+package linuxplane
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+
+	"github.com/fairlead-sdn/fairlead/internal/apply/bpf"
+	"github.com/fairlead-sdn/fairlead/internal/apply/netns"
+	"github.com/fairlead-sdn/fairlead/internal/apply/nft"
+	"github.com/fairlead-sdn/fairlead/internal/claims"
+	rendernft "github.com/fairlead-sdn/fairlead/internal/render/nft"
+)
+
+// Options of Open.
+type Options struct {
+	// NS is the node's network namespace. The caller keeps it open until after Close.
+	NS *netns.NS
+	// BPFDir is where the tunnel programs are pinned, below a mounted BPF file
+	// system: claims.BPFPinDir.
+	BPFDir string
+	// SavedSysctls is the file that remembers the node's sysctls as they were, in a
+	// directory that a reboot empties: below claims.RunDir. Empty: they are not
+	// restored by Uninstall.
+	SavedSysctls string
+	Log          *slog.Logger
+}
+
+// Open opens the drivers and makes a Plane of them. In the kernel it claims the
+// nftables table and loads the tunnel programs; traffic is not touched before the
+// first Apply.
+func Open(ctx context.Context, o Options) (*Plane, error) {
+	wire, err := bpf.Open(bpf.Config{Dir: o.BPFDir})
+	if err != nil {
+		return nil, fmt.Errorf("open the linux plane: %w", err)
+	}
+	filter, err := nft.Open(ctx, nft.Config{Table: claims.NFTTable, NetNS: fmt.Sprintf("/proc/self/fd/%d", o.NS.FD()), Logger: o.Log})
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("open the linux plane: %w", err), wire.Close())
+	}
+	p, err := New(Config{
+		NS: o.NS, SavedSysctls: o.SavedSysctls, Table: rendernft.Render, Filter: nftFilter{filter}, Wire: wire, Log: o.Log,
+	})
+	if err != nil {
+		return nil, errors.Join(err, filter.Close(), wire.Close())
+	}
+	return p, nil
+}

@@ -1,0 +1,300 @@
+package linuxplane
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/fairlead-sdn/fairlead/internal/apply"
+	"github.com/fairlead-sdn/fairlead/internal/apply/netns"
+	"github.com/fairlead-sdn/fairlead/internal/apply/rtnl"
+	"github.com/fairlead-sdn/fairlead/internal/intent"
+	"github.com/fairlead-sdn/fairlead/internal/nftables"
+	"github.com/fairlead-sdn/fairlead/internal/render/linux"
+)
+
+// Filter brings an nftables table into the kernel.
+type Filter interface {
+	// Apply makes the table so, and returns its changes, for people. With AddOnly it
+	// adds to what is there and neither changes nor removes it.
+	Apply(ctx context.Context, want nftables.Table, o apply.Options) ([]string, error)
+	Audit(ctx context.Context, want nftables.Table) ([]apply.Difference, error)
+	// Watch reports what others did to the table, until ctx ends.
+	Watch(ctx context.Context, changed func(apply.Foreign)) error
+	// Delete removes the table.
+	Delete(ctx context.Context) error
+	io.Closer
+}
+
+// Maps are those of the tunnel programs.
+type Maps interface {
+	Apply(ctx context.Context, want linux.Wire, o apply.Options) ([]string, error)
+	Audit(want linux.Wire) ([]apply.Difference, error)
+}
+
+// Programs are the tunnel programs. Their methods are called on a thread that is
+// in the node's network namespace.
+type Programs interface {
+	Attach(ifindex int) ([]string, error)
+	Attached(ifindex int) (bool, error)
+	// Uninstall removes programs and maps from the kernel.
+	Uninstall() error
+	io.Closer
+}
+
+// Wire is both; *bpf.Wire is one.
+type Wire interface {
+	Maps
+	Programs
+}
+
+// Config of a Plane.
+type Config struct {
+	// NS is the node's network namespace. The caller keeps it open until after Close.
+	NS *netns.NS
+	// SavedSysctls is the file that remembers the node's sysctls as they were; it
+	// ought to be in a directory that a reboot empties. Empty: they are not restored.
+	SavedSysctls string
+	// Table renders the nftables table: nft.Render of render/nft.
+	Table func(intent.Node) nftables.Table
+	// Filter and Wire belong to the Plane from New on.
+	Filter Filter
+	Wire   Wire
+	Log    *slog.Logger
+}
+
+// Plane is an apply.Plane. Apply, Audit and CheckPort may be called from several
+// goroutines; applies follow one another.
+type Plane struct {
+	ns     *netns.NS
+	links  *rtnl.Driver
+	table  func(intent.Node) nftables.Table
+	filter Filter
+	wire   Wire
+
+	mu sync.Mutex
+	// attached is the index of the device that the programs are on, as we know.
+	attached int
+	closed   bool
+}
+
+var _ apply.Plane = (*Plane)(nil)
+
+// New connects to the kernel. It changes nothing there.
+func New(c Config) (*Plane, error) {
+	links, err := rtnl.Open(rtnl.Config{NS: c.NS, SavedSysctls: c.SavedSysctls, Log: c.Log})
+	if err != nil {
+		return nil, fmt.Errorf("open the linux plane: %w", err)
+	}
+	return &Plane{ns: c.NS, links: links, table: c.Table, filter: c.Filter, wire: c.Wire}, nil
+}
+
+// ErrClosed is the error of a Plane after Close.
+var ErrClosed = errors.New("the linux plane is closed")
+
+// Apply implements apply.Plane.
+func (p *Plane) Apply(ctx context.Context, desired intent.Node, o apply.Options) (apply.Report, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	start := time.Now()
+	if p.closed {
+		return apply.Report{}, ErrClosed
+	}
+	if err := ctx.Err(); err != nil {
+		return apply.Report{}, fmt.Errorf("apply the intent of node %s: %w", desired.Name, err)
+	}
+	state := linux.RenderState(desired)
+	a := application{Plane: p, options: o}
+	for _, problem := range state.Problems {
+		a.fail(apply.ObjectError{Ref: problem.Ref, Err: errors.New(problem.Text)})
+	}
+	err := a.run(ctx, desired, state)
+	slices.SortFunc(a.report.Failed, func(a, b apply.ObjectError) int {
+		return cmp.Or(cmp.Compare(a.Ref.Kind, b.Ref.Kind), cmp.Compare(a.Ref.Name, b.Ref.Name))
+	})
+	a.report.Duration = time.Since(start)
+	return a.report, err
+}
+
+// application is one Apply.
+type application struct {
+	*Plane
+	options apply.Options
+	report  apply.Report
+	failed  map[intent.Ref]bool
+}
+
+// fail adds a failure; the first of an object tells why.
+func (a *application) fail(e apply.ObjectError) {
+	if a.failed[e.Ref] {
+		return
+	}
+	if a.failed == nil {
+		a.failed = map[intent.Ref]bool{}
+	}
+	a.failed[e.Ref] = true
+	a.report.Failed = append(a.report.Failed, e)
+}
+
+func (a *application) took(r rtnl.Result) {
+	a.report.Changes = append(a.report.Changes, r.Changes...)
+	for _, e := range r.Failed {
+		a.fail(e)
+	}
+}
+
+func (a *application) run(ctx context.Context, desired intent.Node, state linux.State) error {
+	prepared, err := a.links.Prepare(ctx, state, a.options)
+	a.took(prepared)
+	if err != nil {
+		return fmt.Errorf("prepare links: %w", err)
+	}
+	filterErr := a.applyFilter(ctx, desired)
+	if filterErr != nil {
+		filterErr = fmt.Errorf("packet filter: %w", filterErr)
+	}
+	wireErr := a.applyWire(ctx, desired, state, prepared.TunnelIndex)
+	if wireErr != nil {
+		wireErr = fmt.Errorf("tunnel programs: %w", wireErr)
+	}
+	// Without its rules nothing new may carry traffic.
+	hold := errors.Join(filterErr, wireErr)
+	committed, err := a.links.Commit(ctx, state, a.options, hold)
+	a.took(committed)
+	if err != nil {
+		err = fmt.Errorf("commit links and routes: %w", err)
+	}
+	return errors.Join(hold, err)
+}
+
+// applyFilter brings the table in.
+func (a *application) applyFilter(ctx context.Context, desired intent.Node) error {
+	changes, err := a.filter.Apply(ctx, a.table(desired), a.options)
+	a.report.Changes = append(a.report.Changes, changes...)
+	return err
+}
+
+// applyWire fills the maps before the programs are on the device, and both before
+// the device is up. Without a tunnel the maps are only emptied of what was there.
+func (a *application) applyWire(ctx context.Context, desired intent.Node, state linux.State, index int) error {
+	want := linux.Wire{}
+	if state.Tunnel != nil {
+		want = linux.RenderWire(desired)
+	}
+	changes, err := a.wire.Apply(ctx, want, a.options)
+	a.report.Changes = append(a.report.Changes, changes...)
+	if err != nil || index == 0 || index == a.attached && !a.options.Refresh {
+		return err
+	}
+	return a.ns.Do(func() error {
+		changes, err := a.wire.Attach(index)
+		a.report.Changes = append(a.report.Changes, changes...)
+		if err == nil {
+			a.attached = index
+		}
+		return err
+	})
+}
+
+// Audit implements apply.Plane.
+func (p *Plane) Audit(ctx context.Context, desired intent.Node) ([]apply.Difference, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed {
+		return nil, ErrClosed
+	}
+	state := linux.RenderState(desired)
+	out, linkErr := p.links.Audit(ctx, state)
+	diffs, filterErr := p.filter.Audit(ctx, p.table(desired))
+	out = append(out, diffs...)
+	want := linux.Wire{}
+	if state.Tunnel != nil {
+		want = linux.RenderWire(desired)
+	}
+	diffs, wireErr := p.wire.Audit(want)
+	out = append(out, diffs...)
+	var attachErr error
+	if state.Tunnel != nil {
+		diffs, attachErr = p.auditPrograms()
+		out = append(out, diffs...)
+	}
+	slices.SortFunc(out, apply.Difference.Compare)
+	return out, errors.Join(linkErr, filterErr, wireErr, attachErr)
+}
+
+func (p *Plane) auditPrograms() (out []apply.Difference, err error) {
+	index, err := p.links.TunnelIndex()
+	if err != nil || index == 0 {
+		return nil, err // a missing device is told already
+	}
+	err = p.ns.Do(func() error {
+		on, err := p.wire.Attached(index)
+		if err == nil && !on {
+			out = append(out, apply.Difference{Subsystem: "bpf", Object: "programs of the tunnel device", Problem: "missing"})
+		}
+		return err
+	})
+	return out, err
+}
+
+// CheckPort compares one attachment with the kernel, for CNI CHECK. mtu is the
+// intent's. It changes nothing.
+func (p *Plane) CheckPort(ctx context.Context, port intent.Port, mtu int) ([]apply.Difference, error) {
+	return p.links.CheckPort(ctx, port, mtu)
+}
+
+// Watch implements apply.Plane. changed is never called twice at once; while it
+// blocks, nothing is noticed.
+func (p *Plane) Watch(ctx context.Context, changed func(apply.Foreign)) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var one sync.Mutex
+	serial := func(f apply.Foreign) {
+		one.Lock()
+		defer one.Unlock()
+		changed(f)
+	}
+	ended := make(chan error, 2)
+	for _, watch := range []func(context.Context, func(apply.Foreign)) error{p.links.Watch, p.filter.Watch} {
+		go func() { ended <- watch(ctx, serial) }()
+	}
+	var errs []error
+	for range cap(ended) {
+		// When one ends early the other must not go on alone.
+		if err := <-ended; err != nil && !errors.Is(err, context.Canceled) {
+			errs = append(errs, err)
+		}
+		cancel()
+	}
+	return errors.Join(errs...)
+}
+
+// Uninstall removes everything that is ours from the node: links and with them
+// the pods' network, routes, the table, the programs, and sets the node's sysctls
+// back to what they were. The Plane can only be closed afterwards.
+func (p *Plane) Uninstall(ctx context.Context) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed {
+		return ErrClosed
+	}
+	p.attached = 0
+	return errors.Join(p.links.Uninstall(ctx), p.ns.Do(p.wire.Uninstall), p.filter.Delete(ctx))
+}
+
+// Close implements apply.Plane.
+func (p *Plane) Close() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed {
+		return nil
+	}
+	p.closed = true
+	return errors.Join(p.links.Close(), p.wire.Close(), p.filter.Close())
+}

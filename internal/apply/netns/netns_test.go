@@ -1,0 +1,140 @@
+package netns_test
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"runtime"
+	"sync"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/fairlead-sdn/fairlead/internal/apply/netns"
+	"github.com/fairlead-sdn/fairlead/internal/apply/netns/netnstest"
+)
+
+func open(t *testing.T, name string) *netns.NS {
+	t.Helper()
+	n, err := netns.Open(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = n.Close() })
+	return n
+}
+
+func inode(t *testing.T) uint64 {
+	t.Helper()
+	var st unix.Stat_t
+	if err := unix.Stat("/proc/thread-self/ns/net", &st); err != nil {
+		t.Error(err)
+	}
+	return st.Ino
+}
+
+func TestDoNeverLeavesAThreadInside(t *testing.T) {
+	a, b := netnstest.New(t), netnstest.New(t)
+	if a.ID() == b.ID() {
+		t.Fatalf("two namespaces have one identity %v", a.ID())
+	}
+	home := inode(t)
+	var wg sync.WaitGroup
+	for i := range 64 {
+		n := a
+		if i%2 == 1 {
+			n = b
+		}
+		wg.Go(func() {
+			for range 20 {
+				_ = n.Do(func() error {
+					if got := inode(t); got != n.ID().Inode {
+						t.Errorf("inside of %v the thread is in namespace %d", n.ID(), got)
+					}
+					return nil
+				})
+				if got := inode(t); got != home {
+					t.Errorf("after Do a thread is in namespace %d, want %d", got, home)
+				}
+			}
+		})
+	}
+	wg.Wait()
+}
+
+func TestDoReturnsTheError(t *testing.T) {
+	n := netnstest.New(t)
+	want := errors.New("as told")
+	if got := n.Do(func() error { return want }); !errors.Is(got, want) {
+		t.Errorf("Do: got %v, want %v", got, want)
+	}
+	if err := n.Do(func() error { runtime.Goexit(); return nil }); err == nil {
+		t.Error("Do of a function that ends its goroutine: no error")
+	}
+}
+
+func TestOpenRefuses(t *testing.T) {
+	dir := t.TempDir()
+	fifo, plain, empty := filepath.Join(dir, "fifo"), filepath.Join(dir, "plain"), filepath.Join(dir, "empty")
+	if err := errors.Join(unix.Mkfifo(fifo, 0o600), os.WriteFile(plain, []byte("x"), 0o600), os.WriteFile(empty, nil, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	for _, tc := range []struct {
+		name, path string
+		gone       bool
+	}{
+		{"relative", "proc/self/ns/net", false},
+		{"traversal", dir + "/../../proc/self/ns/net", false},
+		{"zero byte", "/proc\x00", false},
+		{"empty name", "", false},
+		{"a pipe does not block", fifo, false},
+		{"a file with content", plain, false},
+		{"a device", "/dev/null", false},
+		{"a directory", dir, false},
+		{"a namespace of another kind", "/proc/self/ns/uts", false},
+		{"another file of proc", "/proc/self/status", false},
+		{"nothing there", filepath.Join(dir, "none"), true},
+		{"below a file", plain + "/net", true},
+		{"what unmounting leaves", empty, true},
+		{"a process that is gone", "/proc/4194304/ns/net", true},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			n, err := netns.Open(tc.path)
+			if err == nil {
+				_ = n.Close()
+				t.Fatalf("Open(%q) succeeded", tc.path)
+			}
+			if errors.Is(err, netns.ErrGone) != tc.gone {
+				t.Errorf("Open(%q): %v; gone: want %v", tc.path, err, tc.gone)
+			}
+			if alive, err := netns.Alive(tc.path); alive || (err == nil) != tc.gone {
+				t.Errorf("Alive(%q): %v, %v", tc.path, alive, err)
+			}
+		})
+	}
+}
+
+func TestAliveAndIdentity(t *testing.T) {
+	n := netnstest.New(t)
+	file := n.String()
+	if again := open(t, file); again.ID() != n.ID() {
+		t.Errorf("one namespace has two identities: %v and %v", n.ID(), again.ID())
+	}
+	if alive, err := netns.Alive(file); !alive || err != nil {
+		t.Errorf("Alive: %v, %v", alive, err)
+	}
+	if err := unix.Unmount(file, unix.MNT_DETACH); err != nil {
+		t.Fatal(err)
+	}
+	if alive, err := netns.Alive(file); alive || err != nil {
+		t.Errorf("Alive after unmounting: %v, %v", alive, err)
+	}
+	own, err := netns.Current()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer own.Close()
+	if own.ID() == n.ID() {
+		t.Error("the process's namespace has the identity of the fresh one")
+	}
+}

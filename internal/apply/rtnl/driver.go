@@ -1,0 +1,385 @@
+package rtnl
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/fairlead-sdn/fairlead/internal/apply"
+	"github.com/fairlead-sdn/fairlead/internal/apply/netns"
+	"github.com/fairlead-sdn/fairlead/internal/claims"
+	"github.com/fairlead-sdn/fairlead/internal/intent"
+	"github.com/fairlead-sdn/fairlead/internal/render/linux"
+)
+
+// Config of a Driver.
+type Config struct {
+	// NS is the node's namespace. The caller keeps it open until after Close.
+	NS *netns.NS
+	// SavedSysctls is the file that remembers what the node's sysctls were before;
+	// empty for none, and then Uninstall leaves them.
+	SavedSysctls string
+	Log          *slog.Logger
+}
+
+// Driver makes the kernel equal to a linux.State. It is safe for concurrent use.
+//
+// An Apply has two halves, so that its caller can put filter rules between them:
+// Prepare makes links that carry nothing yet, Commit lets them carry.
+type Driver struct {
+	ns  *netns.NS
+	log *slog.Logger
+	// dial opens a socket in the namespace of a pod.
+	dial    func(*netns.NS) (*conn, error)
+	conn    *conn
+	monitor *monitor
+	remover *remover
+
+	mu       sync.Mutex
+	settings settings
+	// shadow is nil before the first read; stale says that it must be read anew,
+	// because of what we did ourselves.
+	shadow *shadow
+	stale  bool
+	// carriers are the links that the wanted routes use.
+	carriers map[int]bool
+	// verified are the ports whose pod's side we have seen to be right, by host's end.
+	verified map[string]verified
+	// failed are the ports and the tunnel (by link name) that Prepare could not make.
+	failed map[string]bool
+	// foreign waits for Watch, which kick wakes.
+	foreign []apply.Foreign
+	kick    chan struct{}
+	closed  bool
+}
+
+// Result says what half of an Apply did.
+type Result struct {
+	Changes []string
+	// Failed objects, at most once each, in no order.
+	Failed []apply.ObjectError
+	// TunnelIndex is that of the tunnel device, 0 if there is none.
+	TunnelIndex int
+}
+
+func (r *Result) fail(ref intent.Ref, err error) {
+	if !slices.ContainsFunc(r.Failed, func(e apply.ObjectError) bool { return e.Ref == ref }) {
+		r.Failed = append(r.Failed, apply.ObjectError{Ref: ref, Err: err})
+	}
+}
+
+func (r *Result) say(format string, args ...any) {
+	r.Changes = append(r.Changes, fmt.Sprintf(format, args...))
+}
+
+// Open connects to the kernel. It changes nothing.
+func Open(c Config) (_ *Driver, err error) {
+	if c.Log == nil {
+		c.Log = slog.New(slog.DiscardHandler)
+	}
+	d := &Driver{
+		ns: c.NS, log: c.Log, dial: dial, settings: settings{ns: c.NS, file: c.SavedSysctls},
+		verified: map[string]verified{}, failed: map[string]bool{}, kick: make(chan struct{}, 1),
+	}
+	// First listen, then read: nothing can happen unnoticed in between.
+	if d.monitor, err = listen(c.NS); err != nil {
+		return nil, err
+	}
+	if d.conn, err = dial(c.NS); err != nil {
+		return nil, errors.Join(err, d.monitor.close())
+	}
+	removals, err := dial(c.NS)
+	if err != nil {
+		d.conn.close()
+		return nil, errors.Join(err, d.monitor.close())
+	}
+	d.remover = newRemover(removals, d.log)
+	return d, nil
+}
+
+// Close lets go of the kernel, which keeps everything. Links whose removal has
+// not begun stay, set down.
+func (d *Driver) Close() error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.closed {
+		return nil
+	}
+	d.closed = true
+	d.remover.close()
+	d.conn.close()
+	return d.monitor.close()
+}
+
+var errClosed = errors.New("the rtnetlink driver is closed")
+
+// catchUp makes the shadow true: it reads everything if it must, or if there was
+// a notification of something that we did not do.
+func (d *Driver) catchUp(refresh bool) error {
+	if d.closed {
+		return errClosed
+	}
+	events, complete, err := d.monitor.drain()
+	if err != nil {
+		return err
+	}
+	if d.shadow == nil || d.stale {
+		return d.read(0, false)
+	}
+	port, news, doomed := uint32(0), refresh || !complete, d.remover.doomed()
+	for _, e := range events {
+		if e.key == (allLinks{}) {
+			d.reportSettings()
+			continue
+		}
+		if d.shadow.news(e, d.carriers, doomed) {
+			d.log.Debug("kernel notification differs from what we know", "object", fmt.Sprint(e.key), "deleted", e.deleted)
+			port, news = cmp.Or(port, e.port), true
+		}
+	}
+	if !news {
+		return nil
+	}
+	return d.read(port, true)
+}
+
+// read reads the kernel anew. With report, what differs from what we knew is
+// foreign, done by whoever has the netlink port.
+func (d *Driver) read(port uint32, report bool) error {
+	next, err := readShadow(d.conn, d.remover.doomed())
+	if err != nil {
+		d.stale = true
+		return err
+	}
+	old := d.shadow
+	d.shadow, d.stale = next, false
+	if old == nil || !report {
+		return nil
+	}
+	process := processOf(port)
+	for _, f := range old.compare(next, d.carriers) {
+		d.report(f, process)
+	}
+	return nil
+}
+
+// foreignLimit bounds how much is kept for a Watch that is slow or is not there.
+const foreignLimit = 256
+
+func (d *Driver) report(f finding, process string) {
+	d.log.Debug("changed from outside", "subsystem", f.subsystem, "what", f.what, "process", process)
+	if len(d.foreign) < foreignLimit {
+		d.foreign = append(d.foreign, apply.Foreign{Time: time.Now(), Subsystem: f.subsystem, What: f.what, Process: process})
+	}
+	select {
+	case d.kick <- struct{}{}:
+	default:
+	}
+}
+
+func (d *Driver) reportSettings() {
+	for _, what := range d.settings.changed() {
+		d.report(finding{"sysctl", what}, "")
+	}
+}
+
+// Prepare reads back what must be read, and makes links with nothing on them that
+// could carry traffic: the tunnel, and the pairs of new ports, set up inside of
+// the pods, their host's ends down. Links of ports that are not wanted any more
+// are set down. The error is for what concerns no object.
+func (d *Driver) Prepare(ctx context.Context, want linux.State, o apply.Options) (Result, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	var r Result
+	if o.Refresh {
+		clear(d.verified)
+		d.settings.known = nil
+	}
+	if err := d.catchUp(o.Refresh); err != nil {
+		return r, err
+	}
+	clear(d.failed)
+	changes, err := d.settings.apply(want.Sysctls)
+	r.Changes = append(r.Changes, changes...)
+	if err != nil {
+		r.fail(intent.Ref{Kind: "Node", Name: "sysctls"}, err)
+	}
+	d.prepareTunnel(ctx, want.Tunnel, &r)
+	if !o.AddOnly {
+		d.quiesce(want, &r)
+	}
+	d.preparePorts(ctx, want, o, &r)
+	if l, ok := d.shadow.named(claims.VXLANDevice); ok && want.Tunnel != nil && !d.failed[l.name] {
+		r.TunnelIndex = l.index
+	}
+	return r, ctx.Err()
+}
+
+// unwanted are the links of ours that the state does not name, sorted by index.
+func (d *Driver) unwanted(want linux.State) []link {
+	wanted := map[string]bool{}
+	for _, p := range want.Ports {
+		wanted[p.HostName] = true
+	}
+	if want.Tunnel != nil {
+		wanted[want.Tunnel.Name] = true
+	}
+	var out []link
+	for _, l := range d.shadow.links {
+		// A link of another kind with the tunnel's name is somebody else's.
+		if ours(l.name) && !wanted[l.name] && (l.name != claims.VXLANDevice || l.kind == "vxlan") {
+			out = append(out, l)
+		}
+	}
+	slices.SortFunc(out, func(a, b link) int { return cmp.Compare(a.index, b.index) })
+	return out
+}
+
+// quiesce stops what is going to be removed while the rules that watch over it
+// are still there.
+func (d *Driver) quiesce(want linux.State, r *Result) {
+	for _, l := range d.unwanted(want) {
+		if !l.up {
+			continue
+		}
+		if err := gone(d.conn.setUp(l.index, false)); err != nil {
+			r.fail(intent.Ref{Kind: "Link", Name: l.name}, fmt.Errorf("set link %s down: %w", l.name, err))
+			continue
+		}
+		l.up = false
+		d.shadow.links[l.index] = l
+		d.shadow.forget(l.index)
+	}
+}
+
+// Commit lets links carry: addresses, neighbours, links up, routes; then it
+// removes what is not wanted. With hold, which says why, links that are down stay
+// so: what watches over them is not in place. Call it after a Prepare of the same
+// state.
+func (d *Driver) Commit(ctx context.Context, want linux.State, o apply.Options, hold error) (Result, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	var r Result
+	if d.closed {
+		return r, errClosed
+	}
+	if d.shadow == nil || d.stale {
+		if err := d.catchUp(false); err != nil {
+			return r, err
+		}
+	}
+	d.run(ctx, d.shadow.planAddresses(want), o, &r)
+	d.raiseTunnel(want.Tunnel, hold, &r)
+	d.run(ctx, d.shadow.planNeighbours(want, d.failed), o, &r)
+	d.raisePorts(want, hold, &r)
+	failed := map[intent.Ref]bool{}
+	for _, p := range want.Ports {
+		failed[p.Ref] = d.failed[p.HostName]
+	}
+	changes, failures, carriers := d.shadow.planRoutes(want.Routes, failed)
+	d.carriers = carriers
+	for _, f := range failures {
+		r.fail(f.Ref, f.Err)
+	}
+	d.run(ctx, changes, o, &r)
+	if !o.AddOnly {
+		for _, l := range d.unwanted(want) {
+			d.remove(l, &r)
+		}
+	}
+	return r, ctx.Err()
+}
+
+// remove hands a link over to be deleted.
+func (d *Driver) remove(l link, r *Result) {
+	d.remover.add(l)
+	d.shadow.forget(l.index)
+	delete(d.shadow.links, l.index)
+	maps.DeleteFunc(d.shadow.addrs, func(k addrKey, _ bool) bool { return k.index == l.index })
+	delete(d.verified, l.name)
+	r.say("remove link %s", l.name)
+}
+
+// run makes changes, those that remove after all others.
+func (d *Driver) run(ctx context.Context, changes []change, o apply.Options, r *Result) {
+	for _, removals := range []bool{false, true} {
+		if removals && o.AddOnly {
+			return
+		}
+		for _, c := range changes {
+			if (c.diff.Problem == unexpected) != removals || ctx.Err() != nil {
+				continue
+			}
+			if err := c.do(d.conn); err != nil {
+				d.failChange(c, err, r)
+				continue
+			}
+			c.done(d.shadow)
+			r.Changes = append(r.Changes, c.text())
+		}
+	}
+}
+
+// Watch calls changed for every change that somebody else made, until ctx ends.
+// One Watch may run at a time. While changed blocks, nothing is noticed.
+func (d *Driver) Watch(ctx context.Context, changed func(apply.Foreign)) error {
+	ctx, cancel := context.WithCancel(ctx)
+	d.monitor.resume()
+	ready := make(chan error)
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer cancel()
+	wg.Go(func() {
+		<-ctx.Done()
+		d.monitor.interrupt()
+	})
+	wg.Go(func() {
+		for {
+			err := d.monitor.wait()
+			select {
+			case ready <- err:
+			case <-ctx.Done():
+				return
+			}
+			if err != nil {
+				return
+			}
+		}
+	})
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-d.kick:
+		case err := <-ready:
+			if err != nil && ctx.Err() == nil {
+				return fmt.Errorf("wait for netlink notifications: %w", err)
+			}
+		}
+		foreign, err := d.takeForeign()
+		if err != nil {
+			return err
+		}
+		for _, f := range foreign {
+			changed(f)
+		}
+	}
+}
+
+func (d *Driver) takeForeign() ([]apply.Foreign, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	var err error
+	if d.shadow != nil {
+		err = d.catchUp(false)
+	}
+	out := d.foreign
+	d.foreign = nil
+	return out, err
+}
