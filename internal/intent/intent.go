@@ -141,6 +141,18 @@ type NAT struct {
 	Except string
 }
 
+// Names of the AddressSets that every plane may rely on.
+const (
+	// SetSubnets holds all CIDRs of a VPC's Subnets. It exists for each VPC that
+	// has a Subnet.
+	SetSubnets = "subnets"
+	// SetDirect holds the pod addresses of a VPC whose packets may arrive by the
+	// underlay as they are: those of peers in the same segment, of whatever Subnet,
+	// if some Subnet of the VPC is without encapsulation there. It exists where there
+	// are any.
+	SetDirect = "direct"
+)
+
 // AddressSet is a named set of addresses of one VPC.
 type AddressSet struct {
 	VPC  string

@@ -146,6 +146,38 @@ func join[V comparable](a, b *treapNode[V]) *treapNode[V] {
 	}
 }
 
+// builder makes a table of entries whose keys ascend, in linear time. spine is the
+// way from the root to the last entry, always to the right.
+type builder[V comparable] struct {
+	spine []*treapNode[V]
+	size  int
+}
+
+// add appends an entry and reports whether its key is above the last.
+func (b *builder[V]) add(k Key, v V) bool {
+	n := &treapNode[V]{key: k, priority: k.priority(), value: v}
+	if len(b.spine) > 0 && b.spine[len(b.spine)-1].key.Compare(k) >= 0 {
+		return false
+	}
+	for len(b.spine) > 0 && n.before(b.spine[len(b.spine)-1]) {
+		n.left = b.spine[len(b.spine)-1]
+		b.spine = b.spine[:len(b.spine)-1]
+	}
+	if len(b.spine) > 0 {
+		b.spine[len(b.spine)-1].right = n
+	}
+	b.spine = append(b.spine, n)
+	b.size++
+	return true
+}
+
+func (b *builder[V]) table() Table[V] {
+	if b.size == 0 {
+		return Table[V]{}
+	}
+	return Table[V]{root: b.spine[0], size: b.size}
+}
+
 // All yields the entries in the order of their keys.
 func (t Table[V]) All() iter.Seq2[Key, V] {
 	return func(yield func(Key, V) bool) { t.root.walk(yield) }

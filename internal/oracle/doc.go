@@ -1,0 +1,33 @@
+// Package oracle is the slow, obvious evaluator of the model: what may happen to
+// this packet, and why. It reads the same world as package decide with other code
+// (it must not import it), so that the two can be held against each other: an
+// oracle that shares code with what it judges proves nothing.
+//
+// Read makes a Model of a world, Judge answers for one packet. The answer is the
+// set of permitted outcomes; whatever a plane does must be one of them.
+//
+// The rules, in the order in which a packet meets them (numbers are sections of
+// docs/architecture.md):
+//
+//  1. source       A pod sends with its own addresses only, a node with its
+//     underlay and tunnel addresses (9). What has no network sends nothing.
+//  2. destination  An address of a Subnet in use belongs to whom its block, or the
+//     borrower of a lent address, says (6). A node's underlay address is the node.
+//     All else is outside. Nobody holds loopback, link-local or multicast.
+//  3. vpc          No packet crosses a VPC (5, 11).
+//  4. tenant       In a VPC with isolation Tenant pods of different tenants do not
+//     reach each other, unless one is global (5). Nodes and the outside have no
+//     tenant.
+//  5. flow         A TCP flow begins with a SYN; what belongs to a known flow goes
+//     with it, unless the flow itself is not allowed any more. A node's packets to
+//     pods are allowed by origin (11).
+//  6. nat          natOutgoing: what a pod sends to the outside or to another node
+//     bears its node's address; pod to pod and pod to own node are unchanged (9).
+//  7. path         Between nodes: the tunnel needs an address family in common,
+//     the plain route one segment (5, 9). What enters the tunnel is of the sending
+//     node's blocks (8): packets of the node itself or from outside bear its tunnel
+//     address there.
+//  8. delivery     Finished pods listen no more.
+//
+// The package is pure: no I/O, no clock, no log.
+package oracle
