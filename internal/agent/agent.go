@@ -31,7 +31,9 @@ import (
 // Plane is what the agent needs of a data plane beyond apply.Plane.
 type Plane interface {
 	apply.Plane
-	cni.PortChecker
+	// CheckPort says how one port in the kernel differs from the intent; mtu is that
+	// of pods, in bytes.
+	CheckPort(ctx context.Context, port intent.Port, mtu int) ([]apply.Difference, error)
 	// Drops are packets dropped by reason since the tables were made.
 	Drops(context.Context) (map[string]uint64, error)
 	// Features tells, for people, what the kernel offers and what is used of it.
@@ -162,7 +164,7 @@ func (a *Agent) cniServer() *cni.Server {
 	return &cni.Server{
 		Socket: filepath.Join(a.RunDir, "cni.sock"), Log: a.Logger.With("component", "cni"), Grace: 5 * time.Second,
 		Handler: &cni.Handler{
-			Attachments: a.attachments, Ports: a.Plane, Log: a.Logger.With("component", "cni"), Observe: a.observeCNI,
+			Attachments: a.attachments, Ports: portChecker{a}, Log: a.Logger.With("component", "cni"), Observe: a.observeCNI,
 		},
 	}
 }

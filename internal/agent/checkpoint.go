@@ -29,7 +29,7 @@ func (a *Agent) loadCheckpoint() *world.Snapshot {
 	}
 	var snap *world.Snapshot
 	if err == nil {
-		snap, err = world.DecodeCheckpoint(raw)
+		snap, err = world.Decode(raw)
 	}
 	if err != nil {
 		a.Logger.Warn("the checkpoint of the world is not usable; the datastore must answer before anything is served", "file", a.checkpointPath(), "err", err)
@@ -61,7 +61,7 @@ func (a *Agent) keepCheckpoint(ctx context.Context) error {
 }
 
 func (a *Agent) saveCheckpoint(s *world.Snapshot) error {
-	raw, err := world.EncodeCheckpoint(s)
+	raw, err := world.Encode(s)
 	if err == nil {
 		err = renameio.WriteFile(a.checkpointPath(), raw, 0o600)
 	}

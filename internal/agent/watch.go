@@ -17,6 +17,7 @@ import (
 
 	"github.com/fairlead-sdn/fairlead/internal/apply"
 	"github.com/fairlead-sdn/fairlead/internal/datastore"
+	"github.com/fairlead-sdn/fairlead/internal/intent"
 	"github.com/fairlead-sdn/fairlead/internal/run/health"
 	"github.com/fairlead-sdn/fairlead/internal/run/observe"
 	"github.com/fairlead-sdn/fairlead/internal/serve/cni/cniapi"
@@ -202,6 +203,19 @@ func (a *Agent) problems() []world.Problem {
 	}
 	slices.SortFunc(all, world.Problem.Compare)
 	return slices.Compact(all)
+}
+
+// portChecker implements cni.PortChecker.
+type portChecker struct{ *Agent }
+
+// CheckPort compares the kernel with the port of the last intent.
+func (c portChecker) CheckPort(ctx context.Context, id string) ([]apply.Difference, error) {
+	n := c.loop.Last().Intent
+	i := slices.IndexFunc(n.Ports, func(p intent.Port) bool { return p.ID == id })
+	if i < 0 {
+		return []apply.Difference{{Subsystem: "link", Object: "port " + id, Problem: "missing", Want: "a port of the node's intent"}}, nil
+	}
+	return c.Plane.CheckPort(ctx, n.Ports[i], n.MTU)
 }
 
 // pods asks the datastore for one pod directly.
