@@ -88,7 +88,7 @@ type Controller struct {
 	// VanishedNodeGrace is how long a node without a Node object keeps its blocks.
 	// Default 1m.
 	VanishedNodeGrace Duration `json:"vanishedNodeGrace,omitempty"`
-	// DefaultSubnet is created if no Subnet exists; absent creates none.
+	// DefaultSubnet is created if there is no Subnet "default"; absent creates none.
 	DefaultSubnet *DefaultSubnet `json:"defaultSubnet,omitempty"`
 	Metrics       Metrics        `json:"metrics,omitempty"`
 	Log           Log            `json:"log,omitempty"`
@@ -308,6 +308,9 @@ func (c Controller) validate() []error {
 	l := c.LeaderElection
 	if l.RetryPeriod.Duration <= 0 || l.RenewDeadline.Duration <= l.RetryPeriod.Duration || l.LeaseDuration.Duration <= l.RenewDeadline.Duration {
 		p.add("leaderElection", "want retryPeriod %s < renewDeadline %s < leaseDuration %s", l.RetryPeriod, l.RenewDeadline, l.LeaseDuration)
+	}
+	if l.LeaseDuration.Duration%time.Second != 0 {
+		p.add("leaderElection.leaseDuration", "%s is not in whole seconds", l.LeaseDuration)
 	}
 	if c.VanishedNodeGrace.Duration <= 0 {
 		p.add("vanishedNodeGrace", "%s is not positive", c.VanishedNodeGrace)

@@ -1,0 +1,303 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/fairlead-sdn/fairlead/internal/datastore"
+)
+
+// applyRetries bounds how often an object that somebody else changes meanwhile is
+// read again.
+const applyRetries = 5
+
+// manifest is one file's objects.
+type manifest struct {
+	name    string
+	objects []datastore.Object
+}
+
+func (a *app) applyCommand() *cobra.Command {
+	var files []string
+	var namespace string
+	var check bool
+	cmd := &cobra.Command{
+		Use: "apply -f FILE", Short: "Create or change objects from YAML or JSON", Args: cobra.NoArgs,
+		Long: `Create or change objects from YAML or JSON.
+
+Every file is read and decoded strictly before anything is changed: an unknown field
+or a bad value names its document and path. A directory stands for its .yaml, .yml and
+.json files, "-" for standard input.`,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			manifests, err := a.read(files, namespace)
+			if err != nil {
+				return err
+			}
+			if check {
+				return a.checkOnly(manifests)
+			}
+			return a.withStore(cmd.Context(), func(ctx context.Context, s datastore.Store) error {
+				return a.applyAll(ctx, s, manifests)
+			})
+		},
+	}
+	cmd.Flags().StringArrayVarP(&files, "filename", "f", nil, "file, directory, or - for standard input; may be repeated")
+	cmd.Flags().StringVarP(&namespace, "namespace", "n", "default", "namespace of objects that name none")
+	cmd.Flags().BoolVar(&check, "dry-run", false, "only check the objects, change nothing")
+	return cmd
+}
+
+// read reads and decodes every file.
+func (a *app) read(files []string, namespace string) ([]manifest, error) {
+	if len(files) == 0 {
+		return nil, usagef("say what to read with -f FILE (a directory, or - for standard input)")
+	}
+	var out []manifest
+	for _, f := range files {
+		paths, err := expand(f)
+		if err != nil {
+			return nil, err
+		}
+		for _, p := range paths {
+			m, err := a.readOne(p, namespace)
+			if err != nil {
+				return nil, err
+			}
+			out = append(out, m)
+		}
+	}
+	return out, nil
+}
+
+// expand lists a directory's manifests.
+func expand(path string) ([]string, error) {
+	info, err := os.Stat(path)
+	if path == "-" || err == nil && !info.IsDir() {
+		return []string{path}, nil
+	}
+	if err != nil {
+		return nil, usageError{err}
+	}
+	entries, err := os.ReadDir(path)
+	if err != nil {
+		return nil, err
+	}
+	var out []string
+	for _, e := range entries {
+		if ext := filepath.Ext(e.Name()); !e.IsDir() && slices.Contains([]string{".yaml", ".yml", ".json"}, ext) {
+			out = append(out, filepath.Join(path, e.Name()))
+		}
+	}
+	if len(out) == 0 {
+		return nil, usagef("%s holds no .yaml, .yml or .json file", path)
+	}
+	return out, nil
+}
+
+func (a *app) readOne(path, namespace string) (manifest, error) {
+	var in io.Reader = a.in
+	name := "standard input"
+	if path != "-" {
+		f, err := os.Open(path)
+		if err != nil {
+			return manifest{}, usageError{err}
+		}
+		defer f.Close()
+		in, name = f, path
+	}
+	objects, err := datastore.DecodeManifest(in)
+	if err != nil {
+		return manifest{}, usageError{fmt.Errorf("%s: %w", name, err)}
+	}
+	if len(objects) == 0 {
+		return manifest{}, usagef("%s holds no object", name)
+	}
+	datastore.DefaultNamespace(objects, namespace)
+	return manifest{name: name, objects: objects}, nil
+}
+
+// checkOnly validates as the datastore would, as far as one object tells.
+func (a *app) checkOnly(manifests []manifest) error {
+	bad := 0
+	for _, m := range manifests {
+		for _, o := range m.objects {
+			r, err := datastore.LookupObject(o)
+			if err != nil {
+				return usageError{err}
+			}
+			r.Default(o)
+			if errs := r.Validate(o, nil); len(errs) > 0 {
+				bad++
+				fmt.Fprintf(a.err, "%s: %s: %v\n", m.name, label(r.Kind, o), errs.ToAggregate())
+				continue
+			}
+			fmt.Fprintf(a.out, "%s is valid\n", label(r.Kind, o))
+		}
+	}
+	if bad > 0 {
+		return fmt.Errorf("%d objects are not valid", bad)
+	}
+	return nil
+}
+
+// label is how a person names an object, "pod/shop/web".
+func label(kind datastore.Kind, o datastore.Object) string {
+	return strings.ToLower(string(kind)) + "/" + datastore.KeyOf(o).String()
+}
+
+// applyAll applies namespaces first, then everything in the order of the files. One
+// bad object does not stop the others.
+func (a *app) applyAll(ctx context.Context, s datastore.Store, manifests []manifest) error {
+	var objects []datastore.Object
+	for _, m := range manifests {
+		objects = append(objects, m.objects...)
+	}
+	slices.SortStableFunc(objects, func(x, y datastore.Object) int { return rank(x) - rank(y) })
+	failed := 0
+	for _, o := range objects {
+		kind, err := datastore.KindOf(o)
+		if err != nil {
+			return usageError{err}
+		}
+		did, err := apply(ctx, s, kind, o)
+		if err != nil {
+			failed++
+			fmt.Fprintf(a.err, "%s: %v\n", label(kind, o), err)
+			continue
+		}
+		fmt.Fprintf(a.out, "%s %s\n", label(kind, o), did)
+	}
+	if failed > 0 {
+		return fmt.Errorf("%d of %d objects were refused; the others are applied", failed, len(objects))
+	}
+	return nil
+}
+
+func rank(o datastore.Object) int {
+	if _, ok := o.(*corev1.Namespace); ok {
+		return 0
+	}
+	return 1
+}
+
+// apply creates the object, or replaces the spec of the one that is there.
+func apply(ctx context.Context, s datastore.Store, kind datastore.Kind, o datastore.Object) (string, error) {
+	for try := 1; ; try++ {
+		have, err := s.Get(ctx, kind, datastore.KeyOf(o))
+		if apierrors.IsNotFound(err) {
+			if _, err = s.Create(ctx, o); err == nil {
+				return "created", nil
+			}
+			if apierrors.IsAlreadyExists(err) && try < applyRetries {
+				continue
+			}
+			return "", err
+		}
+		if err != nil {
+			return "", err
+		}
+		o.SetResourceVersion(have.GetResourceVersion())
+		o.SetUID(have.GetUID())
+		after, err := s.Update(ctx, o)
+		switch {
+		case apierrors.IsConflict(err) && try < applyRetries:
+			continue
+		case err != nil:
+			return "", err
+		case after.GetResourceVersion() == have.GetResourceVersion():
+			return "unchanged", nil
+		}
+		return "changed", nil
+	}
+}
+
+func (a *app) deleteCommand() *cobra.Command {
+	var files []string
+	var namespace string
+	var ignore bool
+	cmd := &cobra.Command{
+		Use: "delete KIND NAME… | delete -f FILE", Short: "Delete objects", ValidArgsFunction: a.completeObject,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			targets, err := a.targets(files, namespace, args)
+			if err != nil {
+				return err
+			}
+			return a.withStore(cmd.Context(), func(ctx context.Context, s datastore.Store) error {
+				return a.deleteAll(ctx, s, targets, ignore)
+			})
+		},
+	}
+	cmd.Flags().StringArrayVarP(&files, "filename", "f", nil, "delete what these files describe")
+	cmd.Flags().StringVarP(&namespace, "namespace", "n", "default", "namespace of objects that name none")
+	cmd.Flags().BoolVar(&ignore, "ignore-not-found", false, "what is not there is no error")
+	return cmd
+}
+
+type target struct {
+	kind datastore.Kind
+	key  datastore.Key
+}
+
+func (a *app) targets(files []string, namespace string, args []string) ([]target, error) {
+	switch {
+	case len(files) > 0 && len(args) > 0:
+		return nil, usagef("delete by -f or by KIND NAME, not both")
+	case len(files) > 0:
+		manifests, err := a.read(files, namespace)
+		if err != nil {
+			return nil, err
+		}
+		var out []target
+		for _, m := range manifests {
+			for _, o := range slices.Backward(m.objects) {
+				kind, err := datastore.KindOf(o)
+				if err != nil {
+					return nil, usageError{err}
+				}
+				out = append(out, target{kind, datastore.KeyOf(o)})
+			}
+		}
+		return out, nil
+	case len(args) < 2:
+		return nil, usagef("say what to delete: KIND NAME, or -f FILE")
+	}
+	kind, err := datastore.ParseKind(args[0])
+	if err != nil {
+		return nil, usageError{err}
+	}
+	var out []target
+	for _, name := range args[1:] {
+		key, err := keyFor(kind, namespace, name)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, target{kind, key})
+	}
+	return out, nil
+}
+
+func (a *app) deleteAll(ctx context.Context, s datastore.Store, targets []target, ignore bool) error {
+	var errs []error
+	for _, t := range targets {
+		name := strings.ToLower(string(t.kind)) + "/" + t.key.String()
+		err := s.Delete(ctx, t.kind, t.key, datastore.Preconditions{})
+		switch {
+		case apierrors.IsNotFound(err) && ignore:
+		case err != nil:
+			errs = append(errs, fmt.Errorf("%s: %w", name, err))
+		default:
+			fmt.Fprintf(a.out, "%s deleted\n", name)
+		}
+	}
+	return errors.Join(errs...)
+}

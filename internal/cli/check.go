@@ -1,0 +1,168 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/fairlead-sdn/fairlead/internal/datastore"
+	"github.com/fairlead-sdn/fairlead/internal/oracle"
+	"github.com/fairlead-sdn/fairlead/internal/packet"
+	"github.com/fairlead-sdn/fairlead/internal/world"
+	"github.com/fairlead-sdn/fairlead/internal/world/feed"
+	"github.com/fairlead-sdn/fairlead/lab"
+)
+
+// check waits for the pods, reads the world that the oracle judges, and probes.
+func check(ctx context.Context, l *lab.Lab, store datastore.Store, wait time.Duration, all bool) (*lab.CheckResult, error) {
+	waiting, cancel := context.WithTimeout(ctx, wait)
+	defer cancel()
+	pods, err := lab.WaitForPods(waiting, store)
+	if err != nil {
+		return nil, err
+	}
+	snap, err := readWorld(ctx, store)
+	if err != nil {
+		return nil, err
+	}
+	return l.Check(ctx, pods, judge(snap), all)
+}
+
+// readWorld lists everything once.
+func readWorld(ctx context.Context, store datastore.Store) (*world.Snapshot, error) {
+	var changes []world.Change
+	for _, kind := range world.DatastoreKinds() {
+		list, err := store.List(ctx, datastore.Kind(kind))
+		if err != nil {
+			return nil, fmt.Errorf("list %s objects: %w", kind, err)
+		}
+		for _, o := range list.Items {
+			value, _ := feed.Convert(kind, o)
+			k := datastore.KeyOf(o)
+			changes = append(changes, world.Change{Kind: kind, Key: world.Key{Namespace: k.Namespace, Name: k.Name}, Object: value})
+		}
+		changes = append(changes, world.Change{Kind: kind, ResourceVersion: list.ResourceVersion, Synced: true})
+	}
+	return world.NewStore(nil).Apply(changes...), nil
+}
+
+// judge asks the oracle about what the lab probes.
+func judge(snap *world.Snapshot) lab.Judge {
+	m := oracle.Read(snap)
+	return func(p lab.Probe) (expected bool, why string, known bool) {
+		proto, err := packet.ParseProtocol(p.Protocol)
+		if err != nil {
+			return false, "", false
+		}
+		from, fromPod := podKey(p.From)
+		to, toPod := podKey(p.To)
+		if fromPod && toPod {
+			v := m.JudgeProbe(from, to, proto, p.Port, familyOf(p.Target))
+			return v.Allowed, v.Why(), true
+		}
+		// Beyond pairs of pods: from a node, or to the outside.
+		place := oracle.Place{Kind: oracle.Node, Node: strings.TrimPrefix(p.From, "node/")}
+		if fromPod {
+			pod, ok := snap.Pods.Get(from)
+			if !ok {
+				return false, "", false
+			}
+			place = oracle.Place{Kind: oracle.Pod, Node: pod.Node, Pod: from}
+			if pod.HostNetwork {
+				place = oracle.Place{Kind: oracle.Node, Node: pod.Node}
+			}
+		}
+		v := m.Judge(nil, oracle.Probe{From: place, Packet: packet.Packet{
+			Src: p.Source, Dst: p.Target, Protocol: proto, SrcPort: 49152, DstPort: p.Port, SYN: proto == packet.TCP,
+		}})
+		return v.Allowed, v.Why(), true
+	}
+}
+
+// podKey reads NAMESPACE/NAME; node/NAME and outside are no pods.
+func podKey(s string) (world.Key, bool) {
+	ns, name, found := strings.Cut(s, "/")
+	if !found || ns == "node" {
+		return world.Key{}, false
+	}
+	return world.Key{Namespace: ns, Name: name}, true
+}
+
+func familyOf(a netip.Addr) oracle.Family {
+	if a.Is4() {
+		return oracle.IPv4
+	}
+	return oracle.IPv6
+}
+
+func (a *app) printCheck(format string, r *lab.CheckResult, all bool) error {
+	if format == "json" || format == "yaml" {
+		return a.print(format, r, nil)
+	}
+	if all {
+		if err := matrix(r).write(a.out); err != nil {
+			return err
+		}
+		fmt.Fprintln(a.out)
+	}
+	for _, d := range r.Disagree {
+		fmt.Fprintf(a.out, "DISAGREE  %s → %s %d/%s: expected %s, got %s: %s\n", d.From, d.To, d.Port, d.Proto, verdict(d.Expected), verdict(d.Got), oneLine(d.Why))
+	}
+	for _, o := range r.Extra {
+		if o.Expected != nil && *o.Expected != o.Got {
+			fmt.Fprintf(a.out, "DISAGREE  %s → %s %d/%s: expected %s, got %s: %s\n", o.From, o.To, o.Port, o.Proto, verdict(*o.Expected), verdict(o.Got), oneLine(o.Why))
+		}
+	}
+	_, err := fmt.Fprintf(a.out, "%d probes, %d agree with the oracle, %d disagree (%.1f s)\n", r.Probes, r.Agree, len(r.Disagree), r.Seconds)
+	return err
+}
+
+func verdict(allowed bool) string {
+	if allowed {
+		return "reached"
+	}
+	return "cut"
+}
+
+// matrix shows who reaches whom: one row per source, one column per target.
+func matrix(r *lab.CheckResult) *table {
+	var names []string
+	type pair struct{ from, to string }
+	cells := map[pair]string{}
+	for _, f := range r.Results {
+		names = append(names, f.From, f.To)
+		mark := "."
+		switch {
+		case f.Got != f.Expected:
+			mark = "!"
+		case !f.Got:
+			mark = "x"
+		}
+		k := pair{f.From, f.To}
+		if old, ok := cells[k]; !ok || old == "." || mark == "!" {
+			cells[k] = mark
+		}
+	}
+	slices.Sort(names)
+	names = slices.Compact(names)
+	t := &table{header: []string{"FROM \\ TO"}}
+	for i := range names {
+		t.header = append(t.header, fmt.Sprint(i+1))
+	}
+	for i, from := range names {
+		row := []string{fmt.Sprintf("%d %s", i+1, from)}
+		for _, to := range names {
+			mark, ok := cells[pair{from, to}]
+			if !ok {
+				mark = "-"
+			}
+			row = append(row, mark)
+		}
+		t.add(row...)
+	}
+	t.add(". reached   x cut, as it should   ! disagrees with the oracle   - itself or no port")
+	return t
+}

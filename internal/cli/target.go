@@ -1,0 +1,144 @@
+package cli
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/fairlead-sdn/fairlead/internal/claims"
+	"github.com/fairlead-sdn/fairlead/internal/datastore"
+	"github.com/fairlead-sdn/fairlead/internal/datastore/etcd"
+	"github.com/fairlead-sdn/fairlead/internal/serve/admin"
+	"github.com/fairlead-sdn/fairlead/lab"
+)
+
+// callTimeout bounds what a command asks of the datastore.
+const callTimeout = 30 * time.Second
+
+// targetFlags say which network a command is about.
+type targetFlags struct {
+	lab, root     string
+	etcd          []string
+	ca, cert, key string
+	prefix        string
+}
+
+func (f *targetFlags) register(root *cobra.Command) {
+	p := root.PersistentFlags()
+	p.StringVar(&f.lab, "lab", "", "name of the lab (default: the only one that runs, else \"default\")")
+	p.StringVar(&f.root, "lab-root", lab.DefaultRoot, "directory that labs live in")
+	p.StringSliceVar(&f.etcd, "etcd", nil, "URLs of an etcd, instead of a lab")
+	p.StringVar(&f.ca, "etcd-ca", "", "PEM file of the etcd servers' authority")
+	p.StringVar(&f.cert, "etcd-cert", "", "PEM file of the client's certificate")
+	p.StringVar(&f.key, "etcd-key", "", "PEM file of the client's key")
+	p.StringVar(&f.prefix, "etcd-prefix", etcd.DefaultPrefix, "prefix of Fairlead's keys in etcd")
+	// The only mistake is a flag that does not exist, which a test finds.
+	_ = root.RegisterFlagCompletionFunc("lab", func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+		labs, err := lab.List(f.root)
+		if err != nil {
+			return nil, cobra.ShellCompDirectiveError
+		}
+		var names []string
+		for _, l := range labs {
+			names = append(names, l.Name)
+		}
+		return names, cobra.ShellCompDirectiveNoFileComp
+	})
+}
+
+// openLab finds the lab that the flags name.
+func (a *app) openLab() (*lab.Lab, error) {
+	if len(a.flags.etcd) > 0 {
+		return nil, usagef("this command is about a lab: leave out --etcd")
+	}
+	return lab.Open(a.flags.root, a.flags.lab)
+}
+
+// openStore opens the datastore that the flags name.
+func (a *app) openStore() (datastore.Store, error) {
+	c := etcd.Config{Endpoints: a.flags.etcd, CA: a.flags.ca, Cert: a.flags.cert, Key: a.flags.key, Prefix: a.flags.prefix}
+	if len(c.Endpoints) == 0 {
+		l, err := lab.Open(a.flags.root, a.flags.lab)
+		if errors.Is(err, lab.ErrNotFound) {
+			return nil, fmt.Errorf("%w; for a cluster name its datastore with --etcd URL", err)
+		}
+		if err != nil {
+			return nil, err
+		}
+		c.Endpoints = []string{l.Datastore()}
+	}
+	c.OnCorrupt = func(key string, err error) { fmt.Fprintf(a.err, "warning: %s cannot be read: %v\n", key, err) }
+	return etcd.New(c)
+}
+
+// withStore runs f with the datastore and a bounded context.
+func (a *app) withStore(ctx context.Context, f func(context.Context, datastore.Store) error) (err error) {
+	store, err := a.openStore()
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, store.Close()) }()
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	return f(ctx, store)
+}
+
+// agents returns a client for the agent of each node that is named, or of every
+// node. With --etcd only the agent of this very host can be asked.
+func (a *app) agents(ctx context.Context, names []string) ([]agentOf, error) {
+	if len(a.flags.etcd) > 0 {
+		return a.localAgent(names)
+	}
+	l, err := a.openLab()
+	if err != nil {
+		return nil, err
+	}
+	s, err := l.Status(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var all []string
+	for _, n := range s.Nodes {
+		all = append(all, n.Name)
+	}
+	for _, n := range names {
+		if !slices.Contains(all, n) {
+			return nil, usagef("there is no node %q; there are %s", n, strings.Join(all, ", "))
+		}
+	}
+	if len(names) == 0 {
+		names = all
+	}
+	var out []agentOf
+	for _, n := range names {
+		out = append(out, agentOf{node: n, client: admin.NewClient(l.AdminSocket(n))})
+	}
+	return out, nil
+}
+
+// agentOf is the agent of a node.
+type agentOf struct {
+	node   string
+	client *admin.Client
+}
+
+func (a *app) localAgent(names []string) ([]agentOf, error) {
+	host, err := os.Hostname()
+	if err != nil {
+		return nil, err
+	}
+	if len(names) > 1 {
+		return nil, usagef("with --etcd only the agent of this host can be asked: name one node, or none")
+	}
+	if _, err := os.Stat(claims.AdminSocket); err != nil {
+		return nil, fmt.Errorf("with --etcd only the agent of this host can be asked, and none runs here (%s): run the command on the node", claims.AdminSocket)
+	}
+	return []agentOf{{node: cmp.Or(append(names, host)...), client: admin.NewClient(claims.AdminSocket)}}, nil
+}

@@ -1,0 +1,82 @@
+package controller
+
+import (
+	"maps"
+	"sync"
+
+	"github.com/fairlead-sdn/fairlead/api/v1alpha1"
+	"github.com/fairlead-sdn/fairlead/internal/controller/plan"
+	"github.com/fairlead-sdn/fairlead/internal/datastore"
+	"github.com/fairlead-sdn/fairlead/internal/world"
+)
+
+// cache keeps whole objects of the kinds whose status or metadata the controller reads;
+// the world has only what the network needs of them. The world says what exists: the
+// cache may hold an object for a little longer.
+type cache struct {
+	mu            sync.Mutex
+	vpcs          map[string]*v1alpha1.VPC
+	subnets       map[string]*v1alpha1.Subnet
+	nodeNetworks  map[string]*v1alpha1.NodeNetwork
+	netNamespaces map[string]*v1alpha1.NetNamespace
+	changed       chan struct{}
+}
+
+func newCache() *cache {
+	return &cache{
+		vpcs: map[string]*v1alpha1.VPC{}, subnets: map[string]*v1alpha1.Subnet{},
+		nodeNetworks: map[string]*v1alpha1.NodeNetwork{}, netNamespaces: map[string]*v1alpha1.NetNamespace{},
+		changed: make(chan struct{}),
+	}
+}
+
+// seen takes what the world holds already.
+func (c *cache) seen(_ world.Kind, o datastore.Object) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch o := o.(type) {
+	case *v1alpha1.VPC:
+		c.vpcs[o.Name] = o
+	case *v1alpha1.Subnet:
+		c.subnets[o.Name] = o
+	case *v1alpha1.NodeNetwork:
+		c.nodeNetworks[o.Name] = o
+	case *v1alpha1.NetNamespace:
+		c.netNamespaces[o.Name] = o
+	default:
+		return
+	}
+	close(c.changed)
+	c.changed = make(chan struct{})
+}
+
+// objects returns what is cached, and a channel that is closed at the next change. The
+// objects must not be changed. A snapshot of the world that is taken afterwards is at
+// least as new.
+func (c *cache) objects() (plan.Objects, <-chan struct{}) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return plan.Objects{
+		VPCs: maps.Clone(c.vpcs), Subnets: maps.Clone(c.subnets),
+		NodeNetworks: maps.Clone(c.nodeNetworks), NetNamespaces: maps.Clone(c.netNamespaces),
+	}, c.changed
+}
+
+// forget drops those of objects that the world, taken after them, does not hold, unless
+// they have come again meanwhile.
+func (c *cache) forget(objects plan.Objects, snap *world.Snapshot) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	forget(c.vpcs, objects.VPCs, snap.VPCs)
+	forget(c.subnets, objects.Subnets, snap.Subnets)
+	forget(c.nodeNetworks, objects.NodeNetworks, snap.NodeNetworks)
+	forget(c.netNamespaces, objects.NetNamespaces, snap.NetNamespaces)
+}
+
+func forget[O comparable, W any](cached, seen map[string]O, table world.Table[*W]) {
+	for name, o := range seen {
+		if _, ok := table.Get(world.Key{Name: name}); !ok && cached[name] == o {
+			delete(cached, name)
+		}
+	}
+}

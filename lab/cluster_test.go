@@ -1,0 +1,526 @@
+package lab_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/fairlead-sdn/fairlead/internal/datastore"
+	"github.com/fairlead-sdn/fairlead/internal/datastore/etcd"
+	"github.com/fairlead-sdn/fairlead/lab"
+	"github.com/fairlead-sdn/fairlead/lab/process"
+)
+
+// patience bounds every wait of these tests.
+const patience = 20 * time.Second
+
+func openStore(t *testing.T, l *lab.Lab) datastore.Store {
+	t.Helper()
+	s, err := etcd.New(etcd.Config{Endpoints: []string{l.Datastore()}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return s
+}
+
+func apply(t *testing.T, s datastore.Store, manifest string) {
+	t.Helper()
+	objects, err := datastore.DecodeManifest(strings.NewReader(manifest))
+	if err != nil {
+		t.Fatal(err)
+	}
+	datastore.DefaultNamespace(objects, "default")
+	for _, o := range objects {
+		if _, err := s.Create(t.Context(), o); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// eventually waits until a condition holds; it says what it is while it does not.
+func eventually(t *testing.T, condition func() string) {
+	t.Helper()
+	deadline := time.NewTimer(patience)
+	defer deadline.Stop()
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		problem := condition()
+		if problem == "" {
+			return
+		}
+		select {
+		case <-tick.C:
+		case <-deadline.C:
+			t.Fatalf("after %s: %s", patience, problem)
+		}
+	}
+}
+
+func ready(t *testing.T, s datastore.Store) []*corev1.Pod {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	pods, err := lab.WaitForPods(ctx, s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pods
+}
+
+// execOutput runs a command and returns what it printed and its status.
+func execOutput(t *testing.T, l *lab.Lab, r lab.ExecRequest) (string, int) {
+	t.Helper()
+	read, write, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer read.Close()
+	r.Stdout, r.Stderr = write, write
+	out := make(chan string)
+	go func() {
+		var b bytes.Buffer
+		_, _ = io.Copy(&b, read)
+		out <- b.String()
+	}()
+	exit, err := l.Exec(t.Context(), r)
+	write.Close()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return <-out, exit
+}
+
+func status(t *testing.T, l *lab.Lab) lab.Status {
+	t.Helper()
+	s, err := l.Status(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func fault(t *testing.T, l *lab.Lab, kind, node string) {
+	t.Helper()
+	for _, f := range lab.Faults() {
+		if string(f.Kind) == kind {
+			if err := l.Fault(t.Context(), lab.Fault{Kind: f.Kind, Node: node}); err != nil {
+				t.Fatalf("%s %s: %v", kind, node, err)
+			}
+			return
+		}
+	}
+	t.Fatalf("no fault %q", kind)
+}
+
+// allReachAll is the judge of the stand-ins; the outside host knows no way back to
+// their pods.
+func allReachAll(p lab.Probe) (bool, string, bool) { return true, "all reach all", p.To != "outside" }
+
+const manifest = `
+apiVersion: v1
+kind: Namespace
+metadata: {name: demo}
+---
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: web, namespace: demo}
+spec:
+  replicas: 4
+  selector: {matchLabels: {app: web}}
+  template:
+    metadata: {labels: {app: web}}
+    spec:
+      containers:
+      - {name: web, image: any, ports: [{containerPort: 80}, {containerPort: 53, protocol: UDP}]}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: shell, namespace: demo}
+spec:
+  nodeName: node-2
+  containers:
+  - name: shell
+    image: any
+    command: [sh, -c, 'echo "$GREETING from $POD at $IP on $(hostname)"; exec tail -f /dev/null']
+    env:
+    - {name: GREETING, value: hello}
+    - {name: POD, valueFrom: {fieldRef: {fieldPath: metadata.name}}}
+    - {name: IP, valueFrom: {fieldRef: {fieldPath: status.podIP}}}
+  - {name: server, image: any, ports: [{containerPort: 8080}]}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: host, namespace: demo}
+spec:
+  hostNetwork: true
+  nodeName: node-1
+  containers: [{name: c, image: any, ports: [{containerPort: 9999}]}]
+`
+
+func TestPods(t *testing.T) {
+	l := up(t, options(t))
+	store := openStore(t, l)
+	apply(t, store, manifest)
+	began := time.Now()
+	pods := ready(t, store)
+	t.Logf("%d pods were ready after %s", len(pods), time.Since(began))
+	placed := map[string]int{}
+	for _, p := range pods {
+		placed[p.Spec.NodeName]++
+		if len(p.Status.PodIPs) == 0 || p.Status.HostIP == "" {
+			t.Errorf("pod %s has no addresses: %+v", p.Name, p.Status)
+		}
+	}
+	if len(pods) != 6 || placed["node-1"] < 2 || placed["node-2"] < 2 {
+		t.Errorf("pods per node: %v, want 6 on both", placed)
+	}
+
+	t.Run("check", func(t *testing.T) {
+		r, err := l.Check(t.Context(), pods, allReachAll, true)
+		if err != nil {
+			t.Fatal(err)
+		}
+		// 4 pods with 2 ports and 2 with one, from 5 others each.
+		if r.Probes != 50 || r.Agree != 50 || len(r.Results) != 50 || !r.OK() {
+			t.Errorf("got %+v", r)
+		}
+		t.Logf("checked in %.2f s", r.Seconds)
+		for _, o := range r.Extra {
+			if want := o.To != "outside" || o.From == "demo/host"; o.Got != want || o.From == "demo/host" && o.Seen.Is4() && o.Seen.String() != "172.30.0.11" {
+				t.Errorf("beyond pairs: %+v", o)
+			}
+		}
+		inverted := func(p lab.Probe) (bool, string, bool) { return p.To != "demo/host", "nobody reaches the host", true }
+		if r, err = l.Check(t.Context(), pods, inverted, false); err != nil {
+			t.Fatal(err)
+		}
+		if len(r.Disagree) != 5 || r.Agree != 45 || len(r.Results) != 0 || !r.Disagree[0].Got || !strings.Contains(r.Disagree[0].Why, "nobody reaches the host") {
+			t.Errorf("with a judge who is wrong about 5: %+v", r)
+		}
+	})
+
+	t.Run("exec", func(t *testing.T) {
+		shell := podIP(t, pods, "demo/shell")
+		want := fmt.Sprintf("hello from shell at %s on shell\n", shell)
+		var node string
+		for _, p := range pods {
+			if p.Name == "shell" {
+				node = p.Spec.NodeName
+				eventually(t, func() string {
+					got, err := os.ReadFile(l.ContainerLog(node, p, "shell"))
+					return cmp.Diff(want, string(got)) + errText(err)
+				})
+			}
+		}
+		for _, tc := range []struct {
+			name string
+			r    lab.ExecRequest
+			want string
+			exit int
+		}{
+			{"in a container", lab.ExecRequest{Pod: "demo/shell", Command: []string{"sh", "-c", "hostname; ls /sys/class/net; exit 3"}}, "shell\neth0\nlo\n", 3},
+			{"beside the built-in server", lab.ExecRequest{Pod: "demo/" + webPod(pods), Command: []string{"sh", "-c", "hostname; ls /sys/class/net"}}, webPod(pods) + "\neth0\nlo\n", 0},
+			{"on a node", lab.ExecRequest{Node: "node-1", Command: []string{"sh", "-c", "hostname; ls /run/fairlead"}}, "node-1\ncni.sock\n", 0},
+			{"outside", lab.ExecRequest{Space: "outside", Command: []string{"sh", "-c", "hostname; ls /sys/class/net"}}, "outside\neth0\nlo\n", 0},
+			{"with an environment", lab.ExecRequest{Node: "node-1", Env: []string{"A=b"}, Command: []string{"sh", "-c", "echo $A"}}, "b\n", 0},
+			{"of nothing", lab.ExecRequest{Node: "node-1", Command: []string{"/does/not/exist"}}, "fairlead: stat /does/not/exist: no such file or directory\n", 127},
+		} {
+			t.Run(tc.name, func(t *testing.T) {
+				got, exit := execOutput(t, l, tc.r)
+				if got != tc.want && !strings.HasPrefix(tc.want, "fairlead:") || exit != tc.exit {
+					t.Errorf("got %q, exit %d; want %q, exit %d", got, exit, tc.want, tc.exit)
+				}
+			})
+		}
+	})
+
+	t.Run("delete", func(t *testing.T) {
+		if err := store.Delete(t.Context(), datastore.KindDeployment, datastore.Key{Namespace: "demo", Name: "web"}, datastore.Preconditions{}); err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, func() string {
+			n := 0
+			for _, node := range status(t, l).Nodes {
+				n += len(node.State.Pods)
+			}
+			return map[bool]string{false: fmt.Sprintf("%d pods run, want 2", n)}[n == 2]
+		})
+		for _, node := range []string{"node-1", "node-2"} {
+			got, _ := execOutput(t, l, lab.ExecRequest{Node: node, Command: []string{"sh", "-c", "ls /run/netns; ls /sys/class/net | grep ^v"}})
+			if want := map[string]int{"node-1": 0, "node-2": 2}[node]; strings.Count(got, "\n") != want {
+				t.Errorf("namespaces and links left on %s: %q, want %d", node, got, want)
+			}
+		}
+	})
+}
+
+func errText(err error) string {
+	if err == nil {
+		return ""
+	}
+	return err.Error()
+}
+
+func podIP(t *testing.T, pods []*corev1.Pod, name string) string {
+	t.Helper()
+	for _, p := range pods {
+		if p.Namespace+"/"+p.Name == name {
+			return p.Status.PodIP
+		}
+	}
+	t.Fatalf("no pod %s", name)
+	return ""
+}
+
+func webPod(pods []*corev1.Pod) string {
+	for _, p := range pods {
+		if strings.HasPrefix(p.Name, "web-") {
+			return p.Name
+		}
+	}
+	return ""
+}
+
+func TestFaults(t *testing.T) {
+	l := up(t, options(t))
+	store := openStore(t, l)
+	apply(t, store, manifest)
+	pods := ready(t, store)
+	agent := func() process.Status { return status(t, l).Nodes[0].State.Agent }
+	state := func(want process.State) {
+		t.Helper()
+		eventually(t, func() string {
+			if got := agent().State; got != want {
+				return fmt.Sprintf("the agent is %s, want %s", got, want)
+			}
+			return ""
+		})
+	}
+	nodeReady := func(want corev1.ConditionStatus) {
+		t.Helper()
+		eventually(t, func() string {
+			o, err := store.Get(t.Context(), datastore.KindNode, datastore.Key{Name: "node-1"})
+			if err != nil {
+				return err.Error()
+			}
+			if got := o.(*corev1.Node).Status.Conditions[0].Status; got != want {
+				return fmt.Sprintf("node-1 has Ready=%s, want %s", got, want)
+			}
+			return ""
+		})
+	}
+
+	t.Run("agent", func(t *testing.T) {
+		fault(t, l, "agent-freeze", "node-1")
+		state(process.Frozen)
+		fault(t, l, "agent-continue", "node-1")
+		state(process.Running)
+		fault(t, l, "agent-kill", "node-1")
+		state(process.Stopped)
+		nodeReady(corev1.ConditionFalse)
+		fault(t, l, "agent-start", "node-1")
+		nodeReady(corev1.ConditionTrue)
+		before := agent().Pid
+		fault(t, l, "agent-restart", "node-1")
+		state(process.Running)
+		if after := agent().Pid; after == before || after == 0 {
+			t.Errorf("restart left pid %d as %d", before, after)
+		}
+	})
+
+	t.Run("link", func(t *testing.T) {
+		fault(t, l, "link-cut", "node-1")
+		r, err := l.Check(t.Context(), pods, func(p lab.Probe) (bool, string, bool) {
+			return sameNode(pods, p), "the link is cut", p.To != "outside"
+		}, false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !r.OK() {
+			t.Errorf("with a cut link: %+v", r.Disagree)
+		}
+		fault(t, l, "link-restore", "node-1")
+		if r, err = l.Check(t.Context(), pods, allReachAll, false); err != nil || !r.OK() {
+			t.Errorf("with the link restored: %+v, error %v", r, err)
+		}
+	})
+
+	t.Run("datastore", func(t *testing.T) {
+		fault(t, l, "datastore-freeze", "")
+		ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+		defer cancel()
+		if _, err := store.List(ctx, datastore.KindPod); err == nil {
+			t.Error("a frozen datastore answers")
+		}
+		fault(t, l, "datastore-continue", "")
+		fault(t, l, "datastore-compact", "")
+		fault(t, l, "datastore-kill", "")
+		fault(t, l, "datastore-start", "")
+		apply(t, store, "apiVersion: v1\nkind: Pod\nmetadata: {name: late}\nspec: {containers: [{name: c, image: any}]}")
+		if got := len(ready(t, store)); got != len(pods)+1 {
+			t.Errorf("%d pods after the datastore came back, want %d", got, len(pods)+1)
+		}
+	})
+
+	t.Run("reboot", func(t *testing.T) {
+		for _, dir := range []string{"/run/fairlead", "/var/lib/fairlead"} {
+			if out, exit := execOutput(t, l, lab.ExecRequest{Node: "node-1", Command: []string{"sh", "-c", "touch " + dir + "/mark"}}); exit != 0 {
+				t.Fatal(out)
+			}
+		}
+		before := podIP(t, pods, "demo/"+webPod(pods))
+		fault(t, l, "node-reboot", "node-1")
+		nodeReady(corev1.ConditionTrue)
+		if got, _ := execOutput(t, l, lab.ExecRequest{Node: "node-1", Command: []string{"sh", "-c", "cd /; ls run/fairlead/mark var/lib/fairlead/mark 2>/dev/null"}}); got != "var/lib/fairlead/mark\n" {
+			t.Errorf("marks after a reboot: %q, want that in /var alone", got)
+		}
+		eventually(t, func() string {
+			for _, p := range ready(t, store) {
+				if p.Name == webPod(pods) && p.Status.PodIP == before && p.Spec.NodeName == "node-1" {
+					return "the pod has the address of its old sandbox"
+				}
+			}
+			return ""
+		})
+		if r, err := l.Check(t.Context(), ready(t, store), allReachAll, false); err != nil || !r.OK() {
+			t.Errorf("after a reboot: %+v, error %v", r, err)
+		}
+	})
+
+	t.Run("node deleted", func(t *testing.T) {
+		if err := store.Delete(t.Context(), datastore.KindNode, datastore.Key{Name: "node-2"}, datastore.Preconditions{}); err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, func() string {
+			n := status(t, l).Nodes[1]
+			_, err := store.Get(t.Context(), datastore.KindPod, datastore.Key{Namespace: "demo", Name: "shell"})
+			if n.Power != "off" || !apierrors.IsNotFound(err) {
+				return fmt.Sprintf("power %s, its pod: %v", n.Power, err)
+			}
+			return ""
+		})
+		fault(t, l, "node-power-on", "node-2")
+		eventually(t, func() string {
+			_, err := store.Get(t.Context(), datastore.KindNode, datastore.Key{Name: "node-2"})
+			return errText(err)
+		})
+	})
+
+	t.Run("refused", func(t *testing.T) {
+		for _, f := range []lab.Fault{{Kind: "nonsense"}, {Kind: "agent-kill", Node: "node-9"}, {Kind: "node-power-on", Node: "node-1"}} {
+			if err := l.Fault(t.Context(), f); err == nil {
+				t.Errorf("%+v was accepted", f)
+			}
+		}
+	})
+}
+
+// sameNode tells whether a probe stays on one node.
+func sameNode(pods []*corev1.Pod, p lab.Probe) bool {
+	node := map[string]string{}
+	for _, o := range pods {
+		node[o.Namespace+"/"+o.Name] = o.Spec.NodeName
+		node["node/"+o.Spec.NodeName] = o.Spec.NodeName
+	}
+	return node[p.From] == node[p.To]
+}
+
+func TestManyPods(t *testing.T) {
+	o := options(t)
+	o.Nodes = 3
+	l := up(t, o)
+	store := openStore(t, l)
+	many := strings.Replace(manifest, "replicas: 4", "replicas: 81", 1)
+	many = many[:strings.Index(many, "---\napiVersion: v1\nkind: Pod")]
+	began := time.Now()
+	apply(t, store, many)
+	pods := ready(t, store)
+	t.Logf("%d pods were ready after %s", len(pods), time.Since(began))
+	r, err := l.Check(t.Context(), pods, allReachAll, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r.Probes != 81*80*2 || !r.OK() {
+		t.Errorf("%d probes, %d agree, the first that do not: %+v", r.Probes, r.Agree, r.Disagree[:min(3, len(r.Disagree))])
+	}
+	t.Logf("%d probes in %.2f s", r.Probes, r.Seconds)
+	began = time.Now()
+	if err := store.Delete(t.Context(), datastore.KindNamespace, datastore.Key{Name: "demo"}, datastore.Preconditions{}); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, func() string {
+		n := 0
+		for _, node := range status(t, l).Nodes {
+			n += len(node.State.Pods)
+		}
+		if n > 0 {
+			return fmt.Sprintf("%d pods are left", n)
+		}
+		return ""
+	})
+	t.Logf("they were gone after %s", time.Since(began))
+}
+
+func TestManyNodes(t *testing.T) {
+	o := options(t)
+	o.Nodes, o.Segments = 20, 4
+	began := time.Now()
+	l := up(t, o)
+	t.Logf("20 nodes after %s", time.Since(began))
+	if s := status(t, l); len(s.Nodes) != 20 || s.Nodes[19].Segment != "segment-4" {
+		t.Errorf("status %+v", s)
+	}
+}
+
+func TestRestartPolicies(t *testing.T) {
+	l := up(t, options(t))
+	store := openStore(t, l)
+	for name, policy := range map[string]corev1.RestartPolicy{"never": "Never", "onfailure": "OnFailure", "always": "Always"} {
+		for _, exit := range []string{"0", "1"} {
+			p := &corev1.Pod{
+				ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name + exit},
+				Spec: corev1.PodSpec{RestartPolicy: policy, Containers: []corev1.Container{
+					{Name: "c", Image: "any", Command: []string{"sh", "-c", "exit " + exit}},
+				}},
+			}
+			if _, err := store.Create(t.Context(), p); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	want := map[string]string{
+		"never0": "Succeeded", "never1": "Failed", "onfailure0": "Succeeded",
+		"onfailure1": "Running and restarted", "always0": "Running and restarted", "always1": "Running and restarted",
+	}
+	eventually(t, func() string {
+		list, err := store.List(t.Context(), datastore.KindPod)
+		if err != nil {
+			return err.Error()
+		}
+		got := map[string]string{}
+		for _, o := range list.Items {
+			p := o.(*corev1.Pod)
+			got[p.Name] = string(p.Status.Phase)
+			if len(p.Status.ContainerStatuses) > 0 && p.Status.ContainerStatuses[0].RestartCount > 1 {
+				got[p.Name] += " and restarted"
+			}
+		}
+		return cmp.Diff(want, got)
+	})
+}
