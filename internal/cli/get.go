@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"fmt"
+	"math"
 	"reflect"
 	"slices"
 	"strconv"
@@ -198,7 +199,7 @@ func ourColumns(kind datastore.Kind) []column {
 			})},
 			{name: "BLOCKS", cell: of(func(s *v1alpha1.Subnet) string { return strconv.Itoa(int(s.Status.Blocks)) })},
 			{name: "USED", cell: of(func(s *v1alpha1.Subnet) string {
-				return fmt.Sprintf("%d of %d", s.Status.Allocated, s.Status.Capacity)
+				return used(s.Status.Allocated, s.Status.Capacity)
 			})},
 			{name: "READY", cell: of(func(s *v1alpha1.Subnet) string { return ready(s.Status.Conditions) })},
 			{name: "MESSAGE", wide: true, cell: of(func(s *v1alpha1.Subnet) string { return readyMessage(s.Status.Conditions) })},
@@ -232,12 +233,21 @@ func ourColumns(kind datastore.Kind) []column {
 
 func ready(conditions []metav1.Condition) string {
 	if c := meta.FindStatusCondition(conditions, v1alpha1.ConditionReady); c != nil {
-		if c.Reason != "Ready" && c.Reason != "" {
+		if c.Status != metav1.ConditionTrue || c.Reason == "Degraded" {
 			return string(c.Status) + " (" + c.Reason + ")"
 		}
 		return string(c.Status)
 	}
 	return "Unknown"
+}
+
+// used is how full a Subnet is. The capacity of an IPv6 Subnet is capped at the
+// largest number of its type, which tells nobody anything.
+func used(allocated, capacity int64) string {
+	if capacity == math.MaxInt64 {
+		return fmt.Sprintf("%d of over 10^18", allocated)
+	}
+	return fmt.Sprintf("%d of %d", allocated, capacity)
 }
 
 func readyMessage(conditions []metav1.Condition) string {

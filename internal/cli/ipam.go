@@ -123,7 +123,7 @@ func (a *app) ipamShow() *cobra.Command {
 			if *format == "table" || *format == "wide" {
 				t := table{header: []string{"SUBNET", "CIDRS", "BLOCKS", "USED"}}
 				for _, n := range r.Subnets {
-					t.add(n.Subnet, strings.Join(n.CIDRs, ","), fmt.Sprint(n.Blocks), fmt.Sprintf("%d of %d", n.Allocated, n.Capacity))
+					t.add(n.Subnet, strings.Join(n.CIDRs, ","), fmt.Sprint(n.Blocks), used(n.Allocated, n.Capacity))
 				}
 				if err := t.write(a.out); err != nil {
 					return err

@@ -211,13 +211,21 @@ func (a *app) labExec() *cobra.Command {
 		Long: "Run a command, and exit with its status. " + placeHelp, ValidArgsFunction: a.completePlaces,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			r := where(args[0])
-			r.Container, r.Command = container, args[1:]
+			r.Container, r.Command = container, commandOf(args[1:])
 			return a.exec(cmd.Context(), r)
 		},
 	}
 	cmd.Flags().StringVarP(&container, "container", "c", "", "container of the pod (default: the first that has a process)")
 	cmd.Flags().SetInterspersed(false)
 	return cmd
+}
+
+// commandOf is the command behind the place: flags end there, with or without a "--".
+func commandOf(args []string) []string {
+	if args[0] == "--" {
+		return args[1:]
+	}
+	return args
 }
 
 func (a *app) labShell() *cobra.Command {
