@@ -176,12 +176,19 @@ func (a *app) applyAll(ctx context.Context, s datastore.Store, manifests []manif
 			continue
 		}
 		fmt.Fprintf(a.out, "%s %s\n", label(kind, o), did)
+		if slices.Contains(unenforced, kind) {
+			fmt.Fprintf(a.err, "warning: %s is stored, but this version does not enforce policies\n", label(kind, o))
+		}
 	}
 	if failed > 0 {
 		return fmt.Errorf("%d of %d objects were refused; the others are applied", failed, len(objects))
 	}
 	return nil
 }
+
+// unenforced are kinds that are taken because the same YAML must work in a cluster,
+// and that have no effect yet.
+var unenforced = []datastore.Kind{datastore.KindNetworkPolicy, datastore.KindClusterNetworkPolicy}
 
 func rank(o datastore.Object) int {
 	if _, ok := o.(*corev1.Namespace); ok {

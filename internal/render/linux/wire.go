@@ -36,8 +36,9 @@ type WireEntry struct {
 func (e WireEntry) Local() bool { return !e.Outer.IsValid() }
 
 // RenderWire computes the tunnel programs' maps: this node's own prefixes, and
-// those of peers behind the tunnel. A route to a peer without an outer address in
-// common is left out: nothing can be sent there.
+// those of all peers. What goes to a peer without encapsulation may still send into
+// the tunnel: the Subnet of the destination decides how a packet goes. A route to a
+// peer without an outer address in common is left out: nothing can be sent there.
 func RenderWire(n intent.Node) Wire {
 	var w Wire
 	own := map[string]packet.VNI{}
@@ -56,7 +57,7 @@ func RenderWire(n intent.Node) Wire {
 		e := WireEntry{VPC: own[r.VPC], Prefix: r.Dst}
 		switch {
 		case r.NextHop.Local:
-		case r.NextHop.Peer != "" && r.Encapsulate && peers[r.NextHop.Peer].Outer.IsValid():
+		case r.NextHop.Peer != "" && peers[r.NextHop.Peer].Outer.IsValid():
 			e.Outer, e.MAC = peers[r.NextHop.Peer].Outer, peers[r.NextHop.Peer].VTEPMAC
 		default:
 			continue

@@ -149,8 +149,10 @@ func (o Outcome) of(ref intent.Ref) error {
 	if !o.asked(ref) || slices.ContainsFunc(o.Intent.Ports, func(p intent.Port) bool { return p.ID == ref.Name }) {
 		return nil
 	}
+	a, _ := o.Snapshot.Attachments.Get(world.Key{Name: ref.Name})
+	pod := world.Key{Namespace: a.Pod.Namespace, Name: a.Pod.Name}
 	for _, p := range o.Problems {
-		if p.Kind == world.KindAttachment && p.Key.Name == ref.Name {
+		if p.Kind == world.KindAttachment && p.Key.Name == ref.Name || p.Kind == world.KindPod && p.Key == pod {
 			return fmt.Errorf("%s: %s", p.Reason, p.Message)
 		}
 	}
