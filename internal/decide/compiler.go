@@ -13,7 +13,8 @@ import (
 type Config struct {
 	// Node is the name of the node to compile for.
 	Node string
-	// MTU of pods in bytes; zero for the largest that every node's underlay carries.
+	// MTU of pods in bytes, up to 65535; zero for the largest that every node's
+	// underlay carries.
 	MTU int
 }
 

@@ -24,7 +24,10 @@ func smallWorld() *world.Snapshot {
 	})
 	for _, n := range []world.NodeNetwork{
 		{Name: "n1", Addresses: []netip.Prefix{prefix("172.30.0.11/24")}},
-		{Name: "n2", Addresses: []netip.Prefix{prefix("172.30.0.12/24")}},
+		{Name: "n2", Addresses: []netip.Prefix{prefix("172.30.0.12/24")}, Borrowed: []world.Allocation{
+			{Addr: addr("10.128.0.4"), Owner: world.Owner{Namespace: "ns", Name: "borrower"}},
+			{Addr: addr("10.128.0.6"), Owner: world.Owner{Namespace: "ns", Name: "thief"}}, // Nobody lent it.
+		}},
 	} {
 		set(world.KindNode, world.Key{Name: n.Name}, &world.Node{Name: n.Name})
 		set(world.KindNodeNetwork, world.Key{Name: n.Name}, &n)
@@ -35,7 +38,8 @@ func smallWorld() *world.Snapshot {
 			{Addr: addr("10.128.0.1"), Owner: world.Owner{Name: "node/n1/tunnel"}},
 			{Addr: addr("10.128.0.2"), Owner: owner("a")},
 			{Addr: addr("10.128.0.3"), Owner: owner("b")},
-		}},
+			{Addr: addr("10.128.0.4"), Owner: owner("b")}, // Lent: b does not have it any more.
+		}, Lent: []world.Loan{{Addr: addr("10.128.0.4"), Node: "n2"}, {Addr: addr("10.128.0.5"), Node: "n2"}}},
 		{Name: "b2", Subnet: "s", Node: "n2", CIDR: prefix("10.128.0.16/28"), Allocations: []world.Allocation{
 			{Addr: addr("10.128.0.17"), Owner: world.Owner{Name: "node/n2/tunnel"}},
 			{Addr: addr("10.128.0.18"), Owner: owner("c")},
@@ -122,6 +126,10 @@ func TestPackets(t *testing.T) {
 		{"own node, unchanged", pod("a", "n1"), "10.128.0.2:1000 > 172.30.0.11:80", "delivered to node n1 as 10.128.0.2:1000 > 172.30.0.11:80/UDP"},
 		{"own node's tunnel address", pod("a", "n1"), "10.128.0.2:1000 > 10.128.0.1:80", "delivered to node n1 as 10.128.0.2:1000 > 10.128.0.1:80/UDP"},
 		{"other node's tunnel address", pod("a", "n1"), "10.128.0.2:1000 > 10.128.0.17:80", "delivered to node n2 as 10.128.0.2:1000 > 10.128.0.17:80/UDP"},
+		{"lent address", pod("a", "n1"), "10.128.0.2:1000 > 10.128.0.4:80", "delivered to pod ns/borrower on n2 as 10.128.0.2:1000 > 10.128.0.4:80/UDP"},
+		{"lent address, not said who", pod("a", "n1"), "10.128.0.2:1000 > 10.128.0.5:80", "destination"},
+		{"borrowed without a loan", pod("a", "n1"), "10.128.0.2:1000 > 10.128.0.6:80", "destination"},
+		{"from an address that was lent away", pod("b", "n1"), "10.128.0.4:1000 > 10.128.0.2:80", "source"},
 		{"spoofed pod", pod("a", "n1"), "10.128.0.3:1000 > 10.128.0.18:80", "source"},
 		{"spoofed outside", pod("a", "n1"), "203.0.113.1:1000 > 10.128.0.18:80", "source"},
 		{"spoofed loopback", pod("a", "n1"), "127.0.0.1:1000 > 10.128.0.18:80", "source"},

@@ -31,7 +31,8 @@ func Encode(s *Snapshot) ([]byte, error) {
 	if key, found := findNil(s); found {
 		return nil, fmt.Errorf("encode checkpoint: %s has no object", key)
 	}
-	c := &coder{buf: make([]byte, checkpointHeader, 4096)}
+	// A pod takes some 300 bytes, its allocations included.
+	c := &coder{buf: make([]byte, checkpointHeader, 4096+384*s.Pods.Len())}
 	copied := *s
 	c.snapshot(&copied)
 	copy(c.buf, checkpointMagic)

@@ -21,6 +21,8 @@ const (
 	// UnknownMTU is used while no node has told its own: 1500 less the overhead of
 	// VXLAN over IPv4.
 	UnknownMTU = 1450
+	// maxMTU is the longest an IP packet can be.
+	maxMTU = 65535
 )
 
 // Underlay is the nodes' own network, as one node sees it.
@@ -153,8 +155,8 @@ func checkFamily(p netip.Prefix, before []netip.Prefix) string {
 func (u *Underlay) readMTU(n *world.NodeNetwork) {
 	switch {
 	case n.MTU == 0:
-	case n.MTU < MinMTU:
-		u.problem(n.Name, "spec.mtu", "InvalidMTU", fmt.Sprintf("%d is less than %d: ignored", n.MTU, MinMTU))
+	case n.MTU < MinMTU || n.MTU > maxMTU:
+		u.problem(n.Name, "spec.mtu", "InvalidMTU", fmt.Sprintf("%d is not between %d and %d: ignored", n.MTU, MinMTU, maxMTU))
 	case u.mtu == 0 || n.MTU < u.mtu:
 		u.mtu = n.MTU
 	}

@@ -89,7 +89,7 @@ func (c *cluster) drawNodes() {
 }
 
 func (c *cluster) drawVPCs() {
-	for i, name := range []string{packet.DefaultVPC, "blue", "red"}[:rapid.IntRange(1, 3).Draw(c.t, "VPCs")] {
+	for i, name := range []string{packet.DefaultVPC, "blue", "red"}[:rapid.SampledFrom([]int{2, 3, 1}).Draw(c.t, "VPCs")] {
 		v := &world.VPC{Name: name, Created: epoch.Add(time.Duration(i) * time.Hour), VNI: packet.VNI(100 * (i + 1)), Tenant: rapid.Bool().Draw(c.t, name+" isolates")}
 		if name != packet.DefaultVPC {
 			v.Namespaces = &world.Selector{MatchExpressions: []world.Requirement{{
@@ -105,7 +105,7 @@ func (c *cluster) drawVPCs() {
 }
 
 func (c *cluster) drawNamespaces() {
-	for i := range rapid.IntRange(1, 4).Draw(c.t, "namespaces") {
+	for i := range rapid.IntRange(2, 4).Draw(c.t, "namespaces") {
 		name := fmt.Sprintf("ns%d", i+1)
 		ns := &world.Namespace{Name: name, Labels: map[string]string{"kubernetes.io/metadata.name": name}}
 		c.home[name] = rapid.SampledFrom(c.vpcs).Draw(c.t, name+" VPC")
@@ -115,14 +115,17 @@ func (c *cluster) drawNamespaces() {
 		c.spaces = append(c.spaces, name)
 		c.set(world.KindNamespace, world.Key{Name: name}, ns)
 		if !c.once(10, name+" waits for a tenant") {
-			vni := packet.VNI(rapid.IntRange(1001, 1004).Draw(c.t, name+" VNI"))
+			vni := packet.VNI(1001 + i)
+			if c.once(3, name+" has joined the first") {
+				vni = 1001
+			}
 			c.set(world.KindNetNamespace, world.Key{Name: name}, &world.NetNamespace{Name: name, VNI: vni, Global: c.once(4, name+" is global")})
 		}
 	}
 }
 
 func (c *cluster) drawSubnets() {
-	for i := range rapid.IntRange(1, 4).Draw(c.t, "subnets") {
+	for i := range rapid.IntRange(2, 4).Draw(c.t, "subnets") {
 		sn := &world.Subnet{Name: fmt.Sprintf("s%d", i+1), Created: epoch.Add(time.Duration(i) * time.Minute), BlockBits4: 28, BlockBits6: 124}
 		sn.VPC = rapid.SampledFrom(c.vpcs).Draw(c.t, sn.Name+" VPC")
 		sn.NATOutgoing = !c.once(3, sn.Name+" without NAT")
@@ -213,7 +216,7 @@ func (c *cluster) drawTunnels() {
 }
 
 func (c *cluster) drawPods() {
-	for i := range rapid.IntRange(1, 9).Draw(c.t, "pods") {
+	for i := range rapid.IntRange(4, 12).Draw(c.t, "pods") {
 		p := &world.Pod{
 			Namespace: rapid.SampledFrom(c.spaces).Draw(c.t, "namespace"), Name: fmt.Sprintf("p%d", i+1), UID: fmt.Sprintf("uid%d", i+1),
 			Node:  rapid.SampledFrom(c.nodes).Draw(c.t, "node"),

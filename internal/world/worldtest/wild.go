@@ -147,7 +147,7 @@ func (w wild) addressObject(kind world.Kind) (world.Key, any) {
 		}
 		return world.Key{Name: b.Name}, b
 	case world.KindNodeNetwork:
-		n := &world.NodeNetwork{Name: w.name("n", 4), Addresses: w.prefixes(wildUnderlay, 3), MTU: rapid.SampledFrom([]int{-1, 0, 500, 1300, 1500, 9000}).Draw(w.t, "MTU"), Borrowed: w.allocations()}
+		n := &world.NodeNetwork{Name: w.name("n", 4), Addresses: w.prefixes(wildUnderlay, 3), MTU: rapid.SampledFrom([]int{-1, 0, 500, 1300, 1500, 9000, 70000}).Draw(w.t, "MTU"), Borrowed: w.allocations()}
 		return world.Key{Name: n.Name}, n
 	case world.KindAttachment:
 		a := &world.Attachment{ID: w.name("c", 3) + "/eth0", ContainerID: "c", Interface: "eth0", Subnet: w.name("s", 5), Pod: w.owner()}
