@@ -161,6 +161,24 @@ type question struct {
 	// server is whose answer is expected; empty if a command may answer anything.
 	server string
 	answer probe.Answer
+	// expected, why and known are what the judge says.
+	expected bool
+	why      string
+	known    bool
+}
+
+// How long an answer may take. Where none is expected, a second is enough to find
+// one out; where one is expected, a busy machine gets the time it needs.
+const (
+	shortPatience = time.Second
+	longPatience  = 3 * time.Second
+)
+
+func (q *question) patience() time.Duration {
+	if q.known && q.expected {
+		return longPatience
+	}
+	return shortPatience
 }
 
 // Check probes every port of every pod from every other pod, over every family that
@@ -177,14 +195,15 @@ func (l *Lab) Check(ctx context.Context, pods []*corev1.Pod, judge Judge, all bo
 	sources := map[string][]*question{}
 	for _, list := range [][]*question{questions, extra} {
 		for _, q := range list {
+			q.expected, q.why, q.known = judge(q.Probe)
 			sources[q.From] = append(sources[q.From], q)
 		}
 	}
 	if err := l.ask(ctx, pods, sources); err != nil {
 		return nil, fmt.Errorf("lab %s: %w", l.name, err)
 	}
-	r := &CheckResult{Probes: len(pairs), Disagree: []Finding{}, Extra: observe(extra, judge)}
-	disagree := compare(pairs, questions, judge)
+	r := &CheckResult{Probes: len(pairs), Disagree: []Finding{}, Extra: observe(extra)}
+	disagree := compare(pairs, questions)
 	for i, f := range pairs {
 		if d, ok := disagree[i]; ok {
 			r.Disagree = append(r.Disagree, d)
@@ -269,7 +288,7 @@ func (l *Lab) ask(ctx context.Context, pods []*corev1.Pod, sources map[string][]
 		}
 		r := machine.ProbeSource{UID: uid}
 		for _, q := range questions {
-			r.Questions = append(r.Questions, probe.Question{Protocol: q.Protocol, To: netip.AddrPortFrom(q.Target, q.Port)})
+			r.Questions = append(r.Questions, probe.Question{Protocol: q.Protocol, To: netip.AddrPortFrom(q.Target, q.Port), Timeout: q.patience()})
 		}
 		perNode[node] = append(perNode[node], r)
 		asked[node] = append(asked[node], questions)
@@ -309,14 +328,14 @@ func (l *Lab) ask(ctx context.Context, pods []*corev1.Pod, sources map[string][]
 }
 
 // compare fills in the pairs' findings and returns those that disagree.
-func compare(pairs []Finding, questions []*question, judge Judge) map[int]Finding {
+func compare(pairs []Finding, questions []*question) map[int]Finding {
 	disagree := map[int]Finding{}
 	seen := map[int]bool{}
 	for _, q := range questions {
 		f := &pairs[q.pair]
-		expected, why, known := judge(q.Probe)
 		got, met := q.outcome()
-		if !known {
+		expected := q.expected
+		if !q.known {
 			expected = got
 		}
 		if first := !seen[q.pair]; first {
@@ -329,7 +348,7 @@ func compare(pairs []Finding, questions []*question, judge Judge) map[int]Findin
 			if _, already := disagree[q.pair]; !already {
 				d := *f
 				d.Expected, d.Got = expected, got
-				d.Why = fmt.Sprintf("%s: expected %s (%s), but %s", q.Target, word(expected), why, met)
+				d.Why = fmt.Sprintf("%s: expected %s (%s), but %s", q.Target, word(expected), q.why, met)
 				disagree[q.pair] = d
 			}
 		}
@@ -359,15 +378,15 @@ func (q *question) outcome() (bool, string) {
 }
 
 // observe turns the answers beyond pairs into observations.
-func observe(extra []*question, judge Judge) []Observation {
+func observe(extra []*question) []Observation {
 	out := []Observation{}
 	for _, q := range extra {
 		got, met := q.outcome()
 		o := Observation{From: q.From, To: q.To, Proto: q.Protocol, Port: int(q.Port), Got: got, Target: q.Target, Seen: q.answer.Seen.Addr()}
-		if expected, why, known := judge(q.Probe); known {
-			o.Expected = &expected
-			if expected != got {
-				o.Why = fmt.Sprintf("expected %s (%s), but %s", word(expected), why, met)
+		if q.known {
+			o.Expected = &q.expected
+			if q.expected != got {
+				o.Why = fmt.Sprintf("expected %s (%s), but %s", word(q.expected), q.why, met)
 			}
 		} else if !got {
 			o.Why = met

@@ -12,13 +12,11 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/fairlead-sdn/fairlead/internal/datastore"
 	"github.com/fairlead-sdn/fairlead/internal/datastore/etcd"
 	"github.com/fairlead-sdn/fairlead/lab"
-	"github.com/fairlead-sdn/fairlead/lab/process"
 )
 
 // patience bounds every wait of these tests.
@@ -190,84 +188,90 @@ func TestPods(t *testing.T) {
 	if len(pods) != 6 || placed["node-1"] < 2 || placed["node-2"] < 2 {
 		t.Errorf("pods per node: %v, want 6 on both", placed)
 	}
+	t.Run("check", func(t *testing.T) { testPodsCheck(t, l, pods) })
+	t.Run("exec", func(t *testing.T) { testPodsExec(t, l, pods) })
+	t.Run("delete", func(t *testing.T) { testPodsDelete(t, l, store) })
+}
 
-	t.Run("check", func(t *testing.T) {
-		r, err := l.Check(t.Context(), pods, allReachAll, true)
-		if err != nil {
-			t.Fatal(err)
+func testPodsCheck(t *testing.T, l *lab.Lab, pods []*corev1.Pod) {
+	t.Helper()
+	r, err := l.Check(t.Context(), pods, allReachAll, true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// 4 pods with 2 ports and 2 with one, from 5 others each.
+	if r.Probes != 50 || r.Agree != 50 || len(r.Results) != 50 || !r.OK() {
+		t.Errorf("got %+v", r)
+	}
+	t.Logf("checked in %.2f s", r.Seconds)
+	for _, o := range r.Extra {
+		if want := o.To != "outside" || o.From == "demo/host"; o.Got != want || o.From == "demo/host" && o.Seen.Is4() && o.Seen.String() != "172.30.0.11" {
+			t.Errorf("beyond pairs: %+v", o)
 		}
-		// 4 pods with 2 ports and 2 with one, from 5 others each.
-		if r.Probes != 50 || r.Agree != 50 || len(r.Results) != 50 || !r.OK() {
-			t.Errorf("got %+v", r)
-		}
-		t.Logf("checked in %.2f s", r.Seconds)
-		for _, o := range r.Extra {
-			if want := o.To != "outside" || o.From == "demo/host"; o.Got != want || o.From == "demo/host" && o.Seen.Is4() && o.Seen.String() != "172.30.0.11" {
-				t.Errorf("beyond pairs: %+v", o)
-			}
-		}
-		inverted := func(p lab.Probe) (bool, string, bool) { return p.To != "demo/host", "nobody reaches the host", true }
-		if r, err = l.Check(t.Context(), pods, inverted, false); err != nil {
-			t.Fatal(err)
-		}
-		if len(r.Disagree) != 5 || r.Agree != 45 || len(r.Results) != 0 || !r.Disagree[0].Got || !strings.Contains(r.Disagree[0].Why, "nobody reaches the host") {
-			t.Errorf("with a judge who is wrong about 5: %+v", r)
-		}
-	})
+	}
+	inverted := func(p lab.Probe) (bool, string, bool) { return p.To != "demo/host", "nobody reaches the host", true }
+	if r, err = l.Check(t.Context(), pods, inverted, false); err != nil {
+		t.Fatal(err)
+	}
+	if len(r.Disagree) != 5 || r.Agree != 45 || len(r.Results) != 0 || !r.Disagree[0].Got || !strings.Contains(r.Disagree[0].Why, "nobody reaches the host") {
+		t.Errorf("with a judge who is wrong about 5: %+v", r)
+	}
+}
 
-	t.Run("exec", func(t *testing.T) {
-		shell := podIP(t, pods, "demo/shell")
-		want := fmt.Sprintf("hello from shell at %s on shell\n", shell)
-		var node string
-		for _, p := range pods {
-			if p.Name == "shell" {
-				node = p.Spec.NodeName
-				eventually(t, func() string {
-					got, err := os.ReadFile(l.ContainerLog(node, p, "shell"))
-					return cmp.Diff(want, string(got)) + errText(err)
-				})
-			}
-		}
-		for _, tc := range []struct {
-			name string
-			r    lab.ExecRequest
-			want string
-			exit int
-		}{
-			{"in a container", lab.ExecRequest{Pod: "demo/shell", Command: []string{"sh", "-c", "hostname; ls /sys/class/net; exit 3"}}, "shell\neth0\nlo\n", 3},
-			{"beside the built-in server", lab.ExecRequest{Pod: "demo/" + webPod(pods), Command: []string{"sh", "-c", "hostname; ls /sys/class/net"}}, webPod(pods) + "\neth0\nlo\n", 0},
-			{"on a node", lab.ExecRequest{Node: "node-1", Command: []string{"sh", "-c", "hostname; ls /run/fairlead"}}, "node-1\ncni.sock\n", 0},
-			{"outside", lab.ExecRequest{Space: "outside", Command: []string{"sh", "-c", "hostname; ls /sys/class/net"}}, "outside\neth0\nlo\n", 0},
-			{"with an environment", lab.ExecRequest{Node: "node-1", Env: []string{"A=b"}, Command: []string{"sh", "-c", "echo $A"}}, "b\n", 0},
-			{"of nothing", lab.ExecRequest{Node: "node-1", Command: []string{"/does/not/exist"}}, "fairlead: stat /does/not/exist: no such file or directory\n", 127},
-		} {
-			t.Run(tc.name, func(t *testing.T) {
-				got, exit := execOutput(t, l, tc.r)
-				if got != tc.want && !strings.HasPrefix(tc.want, "fairlead:") || exit != tc.exit {
-					t.Errorf("got %q, exit %d; want %q, exit %d", got, exit, tc.want, tc.exit)
-				}
+func testPodsExec(t *testing.T, l *lab.Lab, pods []*corev1.Pod) {
+	t.Helper()
+	shell := podIP(t, pods, "demo/shell")
+	want := fmt.Sprintf("hello from shell at %s on shell\n", shell)
+	var node string
+	for _, p := range pods {
+		if p.Name == "shell" {
+			node = p.Spec.NodeName
+			eventually(t, func() string {
+				got, err := os.ReadFile(l.ContainerLog(node, p, "shell"))
+				return cmp.Diff(want, string(got)) + errText(err)
 			})
 		}
-	})
-
-	t.Run("delete", func(t *testing.T) {
-		if err := store.Delete(t.Context(), datastore.KindDeployment, datastore.Key{Namespace: "demo", Name: "web"}, datastore.Preconditions{}); err != nil {
-			t.Fatal(err)
-		}
-		eventually(t, func() string {
-			n := 0
-			for _, node := range status(t, l).Nodes {
-				n += len(node.State.Pods)
+	}
+	for _, tc := range []struct {
+		name string
+		r    lab.ExecRequest
+		want string
+		exit int
+	}{
+		{"in a container", lab.ExecRequest{Pod: "demo/shell", Command: []string{"sh", "-c", "hostname; ls /sys/class/net; exit 3"}}, "shell\neth0\nlo\n", 3},
+		{"beside the built-in server", lab.ExecRequest{Pod: "demo/" + webPod(pods), Command: []string{"sh", "-c", "hostname; ls /sys/class/net"}}, webPod(pods) + "\neth0\nlo\n", 0},
+		{"on a node", lab.ExecRequest{Node: "node-1", Command: []string{"sh", "-c", "hostname; ls /run/fairlead"}}, "node-1\ncni.sock\n", 0},
+		{"outside", lab.ExecRequest{Space: "outside", Command: []string{"sh", "-c", "hostname; ls /sys/class/net"}}, "outside\neth0\nlo\n", 0},
+		{"with an environment", lab.ExecRequest{Node: "node-1", Env: []string{"A=b"}, Command: []string{"sh", "-c", "echo $A"}}, "b\n", 0},
+		{"of nothing", lab.ExecRequest{Node: "node-1", Command: []string{"/does/not/exist"}}, "fairlead: stat /does/not/exist: no such file or directory\n", 127},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			got, exit := execOutput(t, l, tc.r)
+			if got != tc.want && !strings.HasPrefix(tc.want, "fairlead:") || exit != tc.exit {
+				t.Errorf("got %q, exit %d; want %q, exit %d", got, exit, tc.want, tc.exit)
 			}
-			return map[bool]string{false: fmt.Sprintf("%d pods run, want 2", n)}[n == 2]
 		})
-		for _, node := range []string{"node-1", "node-2"} {
-			got, _ := execOutput(t, l, lab.ExecRequest{Node: node, Command: []string{"sh", "-c", "ls /run/netns; ls /sys/class/net | grep ^v"}})
-			if want := map[string]int{"node-1": 0, "node-2": 2}[node]; strings.Count(got, "\n") != want {
-				t.Errorf("namespaces and links left on %s: %q, want %d", node, got, want)
-			}
+	}
+}
+
+func testPodsDelete(t *testing.T, l *lab.Lab, store datastore.Store) {
+	t.Helper()
+	if err := store.Delete(t.Context(), datastore.KindDeployment, datastore.Key{Namespace: "demo", Name: "web"}, datastore.Preconditions{}); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, func() string {
+		n := 0
+		for _, node := range status(t, l).Nodes {
+			n += len(node.State.Pods)
 		}
+		return map[bool]string{false: fmt.Sprintf("%d pods run, want 2", n)}[n == 2]
 	})
+	for _, node := range []string{"node-1", "node-2"} {
+		got, _ := execOutput(t, l, lab.ExecRequest{Node: node, Command: []string{"sh", "-c", "ls /run/netns; ls /sys/class/net | grep ^v"}})
+		if want := map[string]int{"node-1": 0, "node-2": 2}[node]; strings.Count(got, "\n") != want {
+			t.Errorf("namespaces and links left on %s: %q, want %d", node, got, want)
+		}
+	}
 }
 
 func errText(err error) string {
@@ -295,150 +299,6 @@ func webPod(pods []*corev1.Pod) string {
 		}
 	}
 	return ""
-}
-
-func TestFaults(t *testing.T) {
-	l := up(t, options(t))
-	store := openStore(t, l)
-	apply(t, store, manifest)
-	pods := ready(t, store)
-	agent := func() process.Status { return status(t, l).Nodes[0].State.Agent }
-	state := func(want process.State) {
-		t.Helper()
-		eventually(t, func() string {
-			if got := agent().State; got != want {
-				return fmt.Sprintf("the agent is %s, want %s", got, want)
-			}
-			return ""
-		})
-	}
-	nodeReady := func(want corev1.ConditionStatus) {
-		t.Helper()
-		eventually(t, func() string {
-			o, err := store.Get(t.Context(), datastore.KindNode, datastore.Key{Name: "node-1"})
-			if err != nil {
-				return err.Error()
-			}
-			if got := o.(*corev1.Node).Status.Conditions[0].Status; got != want {
-				return fmt.Sprintf("node-1 has Ready=%s, want %s", got, want)
-			}
-			return ""
-		})
-	}
-
-	t.Run("agent", func(t *testing.T) {
-		fault(t, l, "agent-freeze", "node-1")
-		state(process.Frozen)
-		fault(t, l, "agent-continue", "node-1")
-		state(process.Running)
-		fault(t, l, "agent-kill", "node-1")
-		state(process.Stopped)
-		nodeReady(corev1.ConditionFalse)
-		fault(t, l, "agent-start", "node-1")
-		nodeReady(corev1.ConditionTrue)
-		before := agent().Pid
-		fault(t, l, "agent-restart", "node-1")
-		state(process.Running)
-		if after := agent().Pid; after == before || after == 0 {
-			t.Errorf("restart left pid %d as %d", before, after)
-		}
-	})
-
-	t.Run("link", func(t *testing.T) {
-		fault(t, l, "link-cut", "node-1")
-		r, err := l.Check(t.Context(), pods, func(p lab.Probe) (bool, string, bool) {
-			return sameNode(pods, p), "the link is cut", p.To != "outside"
-		}, false)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if !r.OK() {
-			t.Errorf("with a cut link: %+v", r.Disagree)
-		}
-		fault(t, l, "link-restore", "node-1")
-		if r, err = l.Check(t.Context(), pods, allReachAll, false); err != nil || !r.OK() {
-			t.Errorf("with the link restored: %+v, error %v", r, err)
-		}
-	})
-
-	t.Run("datastore", func(t *testing.T) {
-		fault(t, l, "datastore-freeze", "")
-		ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
-		defer cancel()
-		if _, err := store.List(ctx, datastore.KindPod); err == nil {
-			t.Error("a frozen datastore answers")
-		}
-		fault(t, l, "datastore-continue", "")
-		fault(t, l, "datastore-compact", "")
-		fault(t, l, "datastore-kill", "")
-		fault(t, l, "datastore-start", "")
-		apply(t, store, "apiVersion: v1\nkind: Pod\nmetadata: {name: late}\nspec: {containers: [{name: c, image: any}]}")
-		if got := len(ready(t, store)); got != len(pods)+1 {
-			t.Errorf("%d pods after the datastore came back, want %d", got, len(pods)+1)
-		}
-	})
-
-	t.Run("reboot", func(t *testing.T) {
-		for _, dir := range []string{"/run/fairlead", "/var/lib/fairlead"} {
-			if out, exit := execOutput(t, l, lab.ExecRequest{Node: "node-1", Command: []string{"sh", "-c", "touch " + dir + "/mark"}}); exit != 0 {
-				t.Fatal(out)
-			}
-		}
-		before := podIP(t, pods, "demo/"+webPod(pods))
-		fault(t, l, "node-reboot", "node-1")
-		nodeReady(corev1.ConditionTrue)
-		if got, _ := execOutput(t, l, lab.ExecRequest{Node: "node-1", Command: []string{"sh", "-c", "cd /; ls run/fairlead/mark var/lib/fairlead/mark 2>/dev/null"}}); got != "var/lib/fairlead/mark\n" {
-			t.Errorf("marks after a reboot: %q, want that in /var alone", got)
-		}
-		eventually(t, func() string {
-			for _, p := range ready(t, store) {
-				if p.Name == webPod(pods) && p.Status.PodIP == before && p.Spec.NodeName == "node-1" {
-					return "the pod has the address of its old sandbox"
-				}
-			}
-			return ""
-		})
-		if r, err := l.Check(t.Context(), ready(t, store), allReachAll, false); err != nil || !r.OK() {
-			t.Errorf("after a reboot: %+v, error %v", r, err)
-		}
-	})
-
-	t.Run("node deleted", func(t *testing.T) {
-		if err := store.Delete(t.Context(), datastore.KindNode, datastore.Key{Name: "node-2"}, datastore.Preconditions{}); err != nil {
-			t.Fatal(err)
-		}
-		eventually(t, func() string {
-			n := status(t, l).Nodes[1]
-			_, err := store.Get(t.Context(), datastore.KindPod, datastore.Key{Namespace: "demo", Name: "shell"})
-			if n.Power != "off" || !apierrors.IsNotFound(err) {
-				return fmt.Sprintf("power %s, its pod: %v", n.Power, err)
-			}
-			return ""
-		})
-		fault(t, l, "node-power-on", "node-2")
-		eventually(t, func() string {
-			_, err := store.Get(t.Context(), datastore.KindNode, datastore.Key{Name: "node-2"})
-			return errText(err)
-		})
-	})
-
-	t.Run("refused", func(t *testing.T) {
-		for _, f := range []lab.Fault{{Kind: "nonsense"}, {Kind: "agent-kill", Node: "node-9"}, {Kind: "node-power-on", Node: "node-1"}} {
-			if err := l.Fault(t.Context(), f); err == nil {
-				t.Errorf("%+v was accepted", f)
-			}
-		}
-	})
-}
-
-// sameNode tells whether a probe stays on one node.
-func sameNode(pods []*corev1.Pod, p lab.Probe) bool {
-	node := map[string]string{}
-	for _, o := range pods {
-		node[o.Namespace+"/"+o.Name] = o.Spec.NodeName
-		node["node/"+o.Spec.NodeName] = o.Spec.NodeName
-	}
-	return node[p.From] == node[p.To]
 }
 
 func TestManyPods(t *testing.T) {

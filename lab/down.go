@@ -60,12 +60,12 @@ func (l *Lab) kill(ctx context.Context, pid int) error {
 	if running, err := l.running(); err != nil || !running {
 		return err
 	}
-	watch, err := watchSpaces(pid)
+	watch, held, err := watchSpaces(pid)
 	if err != nil {
 		return fmt.Errorf("lab %s: %w", l.name, err)
 	}
 	defer watch.Close()
-	println("kill", time.Now().UnixMilli())
+	defer held.close()
 	if err := unix.PidfdSendSignal(pidfd, unix.SIGKILL, nil, 0); err != nil && !errors.Is(err, unix.ESRCH) {
 		return fmt.Errorf("lab %s: end process %d: %w", l.name, pid, err)
 	}
@@ -74,12 +74,12 @@ func (l *Lab) kill(ctx context.Context, pid int) error {
 	if err := waitEnd(ended, pidfd); err != nil {
 		return fmt.Errorf("lab %s: process %d does not end: %w", l.name, pid, err)
 	}
-	println("ended", time.Now().UnixMilli())
+	if err := held.close(); err != nil {
+		return fmt.Errorf("lab %s: %w", l.name, err)
+	}
 	gone, cancel := context.WithTimeout(ctx, goneTimeout)
 	defer cancel()
-	err=watch.Wait(gone)
-	println("gone", time.Now().UnixMilli())
-	if err != nil {
+	if err := watch.Wait(gone); err != nil {
 		return fmt.Errorf("lab %s: %w", l.name, err)
 	}
 	return nil
@@ -124,23 +124,48 @@ func (l *Lab) remove() error {
 	return nil
 }
 
-// watchSpaces watches every network namespace that the process pid, its
+// spaces are network namespaces that are held open. While the processes end, their
+// TCP connections are closed over networks that are still there; sockets that cannot
+// say goodbye would keep their namespaces for seconds.
+type spaces struct {
+	files []*os.File
+	seen  map[netspace.ID]bool
+}
+
+func (s *spaces) close() error {
+	var errs []error
+	for _, f := range s.files {
+		errs = append(errs, f.Close())
+	}
+	s.files = nil
+	return errors.Join(errs...)
+}
+
+// watchSpaces watches, and holds, every network namespace that the process pid, its
 // descendants, their open files and the named namespaces of their mounts hold.
-func watchSpaces(pid int) (*netspace.Watch, error) {
+func watchSpaces(pid int) (*netspace.Watch, *spaces, error) {
 	w, err := netspace.NewWatch()
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
+	held := &spaces{seen: map[netspace.ID]bool{}}
+	if err := held.add(w, pid); err != nil {
+		return nil, nil, errors.Join(err, held.close(), w.Close())
+	}
+	return w, held, nil
+}
+
+func (s *spaces) add(w *netspace.Watch, pid int) error {
 	own, err := os.Open(netspace.Self)
 	if err != nil {
-		return nil, errors.Join(err, w.Close())
+		return err
 	}
 	defer own.Close()
 	self, err := netspace.IDOf(own)
 	if err != nil {
-		return nil, errors.Join(err, w.Close())
+		return err
 	}
-	seen := map[netspace.ID]bool{self: true}
+	s.seen[self] = true
 	for _, p := range descendants(pid) {
 		proc := filepath.Join("/proc", strconv.Itoa(p))
 		paths := []string{filepath.Join(proc, "ns/net")}
@@ -149,12 +174,31 @@ func watchSpaces(pid int) (*netspace.Watch, error) {
 		}
 		paths = append(paths, namedNamespaces(filepath.Join(proc, "root/run/netns"))...)
 		for _, path := range paths {
-			if err := watchOne(w, path, seen); err != nil {
-				return nil, errors.Join(err, w.Close())
+			if err := s.hold(w, path); err != nil {
+				return err
 			}
 		}
 	}
-	return w, nil
+	return nil
+}
+
+// hold opens and watches the namespace at path, once. What is gone, or no namespace,
+// needs neither.
+func (s *spaces) hold(w *netspace.Watch, path string) error {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil
+	}
+	if kind, err := unix.IoctlRetInt(int(f.Fd()), unix.NS_GET_NSTYPE); err != nil || kind != unix.CLONE_NEWNET {
+		return f.Close()
+	}
+	id, err := netspace.IDOf(f)
+	if err != nil || s.seen[id] {
+		return errors.Join(err, f.Close())
+	}
+	s.seen[id] = true
+	s.files = append(s.files, f)
+	return w.Add(f)
 }
 
 // namedNamespaces lists the namespaces that have a name in a node's directory, but
@@ -193,25 +237,6 @@ func openNamespaces(dir string) []string {
 		}
 	}
 	return out
-}
-
-// watchOne watches the namespace at path once. What is gone, or no namespace, needs
-// no watching.
-func watchOne(w *netspace.Watch, path string, seen map[netspace.ID]bool) error {
-	f, err := os.Open(path)
-	if err != nil {
-		return nil
-	}
-	defer f.Close()
-	if kind, err := unix.IoctlRetInt(int(f.Fd()), unix.NS_GET_NSTYPE); err != nil || kind != unix.CLONE_NEWNET {
-		return nil
-	}
-	id, err := netspace.IDOf(f)
-	if err != nil || seen[id] {
-		return err
-	}
-	seen[id] = true
-	return w.Add(f)
 }
 
 // descendants lists a process and all that it started, directly or not.

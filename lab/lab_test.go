@@ -138,28 +138,45 @@ func hostState(t *testing.T, root string) map[string][]string {
 			out["nft"] = append(out["nft"], fmt.Sprintf("%d %s", table.Family, table.Name))
 		}
 	}
+	out["mounts"], out["files"] = hostMounts(t, root), hostFiles(t, root)
+	out["processes"] = labProcesses(t, root)
+	for _, k := range []string{"links", "routes", "rules", "nft", "files"} {
+		slices.Sort(out[k])
+	}
+	return out
+}
+
+func hostMounts(t *testing.T, root string) []string {
+	t.Helper()
 	mounts, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {
 		t.Fatal(err)
 	}
+	var out []string
 	for line := range strings.Lines(string(mounts)) {
 		// Other tests of this machine name their namespaces.
 		if !strings.Contains(line, " nsfs ") || strings.Contains(line, root) {
-			out["mounts"] = append(out["mounts"], line)
+			out = append(out, line)
 		}
 	}
-	for _, dir := range []string{"/run", "/var/lib", "/etc", "/run/netns", "/sys/fs/bpf", root} {
+	return out
+}
+
+// hostFiles lists the directories that a lab's nodes see otherwise. In those that
+// other tests write to as well, only what a lab would make is listed.
+func hostFiles(t *testing.T, root string) []string {
+	t.Helper()
+	var out []string
+	for dir, all := range map[string]bool{"/var/lib": true, "/etc": true, root: true, "/run": false, "/run/netns": false, "/sys/fs/bpf": false} {
 		entries, err := os.ReadDir(dir)
 		if err != nil && !errors.Is(err, os.ErrNotExist) {
 			t.Fatal(err)
 		}
 		for _, e := range entries {
-			out["files"] = append(out["files"], filepath.Join(dir, e.Name()))
+			if all || e.Name() == "fairlead" || e.Name() == "netns" || strings.HasPrefix(e.Name(), "cni-") {
+				out = append(out, filepath.Join(dir, e.Name()))
+			}
 		}
-	}
-	out["processes"] = labProcesses(t, root)
-	for _, k := range []string{"links", "routes", "rules", "nft", "files"} {
-		slices.Sort(out[k])
 	}
 	return out
 }

@@ -34,17 +34,18 @@ func check(o Options) error {
 	if unix.Geteuid() != 0 {
 		return errors.New("it needs root, to make network namespaces: run it with sudo")
 	}
-	for _, p := range []struct{ what, path, flag string }{
-		{"the agent", o.Agent, "--agent"},
-		{"the controller", o.Controller, "--controller"},
-		{"the CNI plugin", o.CNI, "--cni"},
-		{"etcd", o.Etcd, "--etcd-binary"},
+	const build = "build it beside this program (make build)"
+	for _, p := range []struct{ what, path, next string }{
+		{"the agent", o.Agent, build},
+		{"the controller", o.Controller, build},
+		{"the CNI plugin", o.CNI, build},
+		{"etcd", o.Etcd, "install it, or leave the option out for the one that is built in"},
 	} {
 		if p.path == "" {
 			continue
 		}
 		if err := checkProgram(p.path); err != nil {
-			return fmt.Errorf("%s: %w; build it beside this program (make build) or say where it is with %s", p.what, err, p.flag)
+			return fmt.Errorf("%s: %w; %s", p.what, err, p.next)
 		}
 	}
 	if o.Conflist != "" {

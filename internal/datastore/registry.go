@@ -304,7 +304,7 @@ func NewScheme() *runtime.Scheme {
 		// These fail only for a type that is registered twice differently, which
 		// the package's tests would see.
 		if err := add(s); err != nil {
-			panic(fmt.Sprintf("datastore: scheme: %v", err))
+			panic(fmt.Sprintf("datastore: scheme: %v", err)) //nolint:forbidigo // a mistake in this file, not in any input
 		}
 	}
 	return s

@@ -105,9 +105,6 @@ func (t Type) String() string { return t.info().name }
 // Size is the width of the type in bytes; zero for verdicts and unknown types.
 func (t Type) Size() int { return t.info().size }
 
-// ofSets says whether sets and maps may have keys of the type.
-func (t Type) ofSets() bool { return t >= TypeIPv4Addr && t < TypeVerdict }
-
 // HostOrder says whether the kernel keeps the type as a number in the byte
 // order of the machine. All others are strings of bytes in network order.
 func (t Type) HostOrder() bool {

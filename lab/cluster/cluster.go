@@ -55,14 +55,17 @@ type Cluster struct {
 	mu sync.Mutex
 	// registered are the nodes whose Node object has been seen.
 	registered map[string]bool
-	problems   map[string]string
+	// populated are the namespaces that have been seen and not been cleared since; only
+	// rounds use it.
+	populated map[string]bool
+	problems  map[string]string
 }
 
 // New makes a Cluster.
 func New(store datastore.Store, nodes Nodes, log *slog.Logger) *Cluster {
 	c := &Cluster{
 		store: store, nodes: nodes, log: log, wake: make(chan struct{}, 1),
-		registered: map[string]bool{}, problems: map[string]string{},
+		registered: map[string]bool{}, populated: map[string]bool{}, problems: map[string]string{},
 	}
 	follow := func(k datastore.Kind) *cache {
 		return &cache{store: store, kind: k, changed: c.Wake, problem: c.problem, objects: map[datastore.Key]datastore.Object{}}
@@ -155,15 +158,47 @@ func (c *Cluster) round(ctx context.Context) bool {
 		}
 	}
 	v := View{
-		Nodes: snapshot[*corev1.Node](c.nodeObjects), Namespaces: snapshot[*corev1.Namespace](c.namespaces),
-		Pods: snapshot[*corev1.Pod](c.pods), Deployments: snapshot[*appsv1.Deployment](c.deployments),
+		Nodes: snapshot[*corev1.Node](c.nodeObjects),
+		Pods:  snapshot[*corev1.Pod](c.pods), Deployments: snapshot[*appsv1.Deployment](c.deployments),
 	}
+	v.GoneNamespaces = c.goneNamespaces(ctx, v)
 	c.watchNodes(v)
 	c.tellNodes(v)
 	w := c.newWriter(ctx)
 	c.writePlan(w, Plan(v))
 	c.writeStatus(w, v)
 	return w.wait()
+}
+
+// goneNamespaces are the namespaces that were there, are not any more, as the
+// datastore itself says, and still hold something.
+func (c *Cluster) goneNamespaces(ctx context.Context, v View) map[string]bool {
+	inUse := map[string]bool{}
+	for k := range v.Pods {
+		inUse[k.Namespace] = true
+	}
+	for k := range v.Deployments {
+		inUse[k.Namespace] = true
+	}
+	present := snapshot[*corev1.Namespace](c.namespaces)
+	for k := range present {
+		c.populated[k.Name] = true
+	}
+	gone := map[string]bool{}
+	for name := range c.populated {
+		key := datastore.Key{Name: name}
+		switch {
+		case present[key] != nil:
+		case !inUse[name]:
+			delete(c.populated, name)
+		default:
+			ctx, cancel := context.WithTimeout(ctx, writeTimeout)
+			_, err := c.store.Get(ctx, datastore.KindNamespace, key)
+			cancel()
+			gone[name] = apierrors.IsNotFound(err)
+		}
+	}
+	return gone
 }
 
 // watchNodes powers off the machines whose Node object was deleted.

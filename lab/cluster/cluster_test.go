@@ -270,6 +270,20 @@ func TestCascades(t *testing.T) {
 	})
 }
 
+// What a namespace holds may be heard of before the namespace.
+func TestNothingIsDeletedForANamespaceNotSeenYet(t *testing.T) {
+	run(t, func(f *fixture) {
+		d := deployment(1)
+		d.Namespace = "late"
+		f.create(d)
+		f.want("no namespace yet", "web-HASH-0 node-1 Running")
+		f.create(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "late"}})
+		f.want("with its namespace", "web-HASH-0 node-1 Running")
+		f.remove(datastore.KindNamespace, datastore.Key{Name: "late"})
+		f.want("namespace deleted")
+	})
+}
+
 func TestPlanIsStable(t *testing.T) {
 	run(t, func(f *fixture) {
 		f.create(deployment(5))

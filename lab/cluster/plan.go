@@ -17,10 +17,12 @@ import (
 
 // View is what the datastore holds, by key.
 type View struct {
-	Nodes       map[datastore.Key]*corev1.Node
-	Namespaces  map[datastore.Key]*corev1.Namespace
-	Pods        map[datastore.Key]*corev1.Pod
-	Deployments map[datastore.Key]*appsv1.Deployment
+	Nodes map[datastore.Key]*corev1.Node
+	// GoneNamespaces are namespaces that have been deleted. That one is missing is not
+	// enough: what is in it may have been heard of first.
+	GoneNamespaces map[string]bool
+	Pods           map[datastore.Key]*corev1.Pod
+	Deployments    map[datastore.Key]*appsv1.Deployment
 }
 
 // Writes is what has to change in the datastore.
@@ -50,17 +52,17 @@ func Plan(v View) Writes {
 		}
 	}
 	for _, d := range sorted(v.Deployments) {
-		if v.Namespaces[datastore.Key{Name: d.Namespace}] == nil {
+		if v.GoneNamespaces[d.Namespace] {
 			w.DeleteDeployments = append(w.DeleteDeployments, d)
 		}
 	}
 	for _, p := range sorted(v.Pods) {
-		if v.Namespaces[datastore.Key{Name: p.Namespace}] == nil || orphaned(v, p) {
+		if v.GoneNamespaces[p.Namespace] || orphaned(v, p) {
 			remove(p)
 		}
 	}
 	for _, d := range sorted(v.Deployments) {
-		if v.Namespaces[datastore.Key{Name: d.Namespace}] == nil {
+		if v.GoneNamespaces[d.Namespace] {
 			continue
 		}
 		wanted := replicas(d)

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"os"
 	"strings"
 
 	"github.com/containernetworking/cni/libcni"
@@ -162,5 +161,3 @@ func (e *executor) FindInPath(plugin string, paths []string) (string, error) {
 
 func netnsName(sandbox string) string { return "cni-" + sandbox[:min(len(sandbox), 16)] }
 
-// openNetns opens a sandbox's network namespace.
-func openNetns(sandbox string) (*os.File, error) { return os.Open(netnsDir + "/" + netnsName(sandbox)) }

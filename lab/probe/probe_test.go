@@ -10,6 +10,7 @@ import (
 	"os"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -58,15 +59,15 @@ func TestAsk(t *testing.T) {
 	serve(t, ns, "demo/web", probe.Port{Protocol: "TCP", Number: 80}, probe.Port{Protocol: "UDP", Number: 53})
 	var questions []probe.Question
 	for _, a := range []string{"10.1.0.1", "10.1.0.2", "fd01::1", "fd01::2"} {
-		for _, q := range []probe.Question{{"TCP", netip.AddrPort{}}, {"UDP", netip.AddrPort{}}} {
+		for _, q := range []probe.Question{{Protocol: "TCP"}, {Protocol: "UDP"}} {
 			port := map[string]uint16{"TCP": 80, "UDP": 53}[q.Protocol]
-			questions = append(questions, probe.Question{Protocol: q.Protocol, To: netip.AddrPortFrom(netip.MustParseAddr(a), port)})
+			questions = append(questions, probe.Question{Protocol: q.Protocol, Timeout: time.Second, To: netip.AddrPortFrom(netip.MustParseAddr(a), port)})
 		}
 	}
 	questions = append(questions,
-		probe.Question{Protocol: "TCP", To: netip.MustParseAddrPort("10.1.0.1:81")},
-		probe.Question{Protocol: "UDP", To: netip.MustParseAddrPort("[fd01::1]:54")},
-		probe.Question{Protocol: "TCP", To: netip.MustParseAddrPort("192.0.2.1:80")})
+		probe.Question{Protocol: "TCP", Timeout: time.Second, To: netip.MustParseAddrPort("10.1.0.1:81")},
+		probe.Question{Protocol: "UDP", Timeout: time.Second, To: netip.MustParseAddrPort("[fd01::1]:54")},
+		probe.Question{Protocol: "TCP", Timeout: time.Second, To: netip.MustParseAddrPort("192.0.2.1:80")})
 	for i, a := range probe.Ask(t.Context(), ns, questions, probe.NewSlots(probe.AtOnce)) {
 		q := questions[i]
 		want := probe.Answer{Connected: true, Server: "demo/web", Seen: netip.AddrPortFrom(q.To.Addr(), a.Seen.Port())}
@@ -89,7 +90,7 @@ func TestThousands(t *testing.T) {
 		if i < 100 {
 			ports = append(ports, probe.Port{Protocol: protocol, Number: port})
 		}
-		questions = append(questions, probe.Question{Protocol: protocol, To: netip.AddrPortFrom(netip.MustParseAddr("10.1.0.1"), port)})
+		questions = append(questions, probe.Question{Protocol: protocol, Timeout: time.Second, To: netip.AddrPortFrom(netip.MustParseAddr("10.1.0.1"), port)})
 	}
 	serve(t, ns, "demo/web", ports...)
 	for i, a := range probe.Ask(t.Context(), ns, questions, probe.NewSlots(probe.AtOnce)) {
@@ -111,7 +112,7 @@ func TestSilenceIsReported(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer silent.Close()
-	q := []probe.Question{{Protocol: "UDP", To: netip.MustParseAddrPort("10.1.0.1:9")}}
+	q := []probe.Question{{Protocol: "UDP", Timeout: time.Second, To: netip.MustParseAddrPort("10.1.0.1:9")}}
 	if got := probe.Ask(t.Context(), ns, q, probe.NewSlots(probe.AtOnce))[0]; got.Connected || got.Err != "no answer within 1s" {
 		t.Errorf("got %+v, want no answer", got)
 	}

@@ -15,16 +15,16 @@ import (
 	"github.com/fairlead-sdn/fairlead/lab/netspace"
 )
 
-// Timeout is how long a probe waits for its answer.
-const Timeout = time.Second
-
 const (
-	// AtOnce is how many probes a machine should have being started, all namespaces
-	// together, so that its own load does not look like a lost packet.
-	AtOnce = 96
-	// settling is how long a probe counts as being started: one that is answered is
-	// answered by then, one that is dropped costs nothing while it waits.
-	settling = 30 * time.Millisecond
+	// AtOnce is how many probes a machine should have under way, all namespaces
+	// together: enough to keep it busy, few enough that its own load does not look
+	// like a lost packet.
+	AtOnce = 8
+	// A probe counts as under way until it is answered, or for as long as several
+	// answers take, within these bounds: one that is dropped costs nothing while it
+	// waits for its timeout.
+	minSettling = 4 * time.Millisecond
+	maxSettling = 100 * time.Millisecond
 	// visit is how many sockets are made in one visit to a namespace.
 	visit = 64
 	// maxOpen bounds the sockets that are open.
@@ -35,6 +35,8 @@ const (
 type Question struct {
 	Protocol string         `json:"protocol"`
 	To       netip.AddrPort `json:"to"`
+	// Timeout is how long the answer may take.
+	Timeout time.Duration `json:"timeout"`
 }
 
 // Answer is what a probe found.
@@ -49,25 +51,25 @@ type Answer struct {
 	Err string `json:"err,omitempty"`
 }
 
-// Ask asks every question from inside the network namespace ns, as many at once as
-// is good, and returns the answers in the order of the questions. slots bounds what
-// several calls start at the same time; see NewSlots.
-func Ask(ctx context.Context, ns *os.File, questions []Question, slots Slots) []Answer {
+// Ask asks every question from inside the network namespace ns, and returns the
+// answers in the order of the questions. Several calls may share slots.
+func Ask(ctx context.Context, ns *os.File, questions []Question, slots *Slots) []Answer {
 	answers := make([]Answer, len(questions))
 	var wg sync.WaitGroup
 	for start := 0; start < len(questions); start += visit {
 		batch := questions[start:min(start+visit, len(questions))]
 		sockets := openSockets(ns, batch)
 		for i := range batch {
-			release, err := slots.take(ctx)
+			done, err := slots.take(ctx)
 			if err != nil {
 				sockets[i].close()
 				answers[start+i] = Answer{Err: err.Error()}
 				continue
 			}
 			wg.Go(func() {
-				defer release()
-				answers[start+i] = ask(ctx, sockets[i], batch[i])
+				a := ask(ctx, sockets[i], batch[i])
+				answers[start+i] = a
+				done(a.Connected)
 			})
 		}
 	}
@@ -75,20 +77,24 @@ func Ask(ctx context.Context, ns *os.File, questions []Question, slots Slots) []
 	return answers
 }
 
-// Slots bounds what is asked at once.
+// Slots bounds what is under way.
 type Slots struct {
 	starting, open chan struct{}
+
+	mu sync.Mutex
+	// usual is a moving average of how long answers take.
+	usual time.Duration
 }
 
 // NewSlots makes the bounds that several Asks share: up to starting probes, at least
-// one, are being started at the same time.
-func NewSlots(starting int) Slots {
-	return Slots{starting: make(chan struct{}, max(1, starting)), open: make(chan struct{}, maxOpen)}
+// one, are under way at the same time.
+func NewSlots(starting int) *Slots {
+	return &Slots{starting: make(chan struct{}, max(1, starting)), open: make(chan struct{}, maxOpen)}
 }
 
-// take waits for a slot. The slot counts as one of those that start until release
-// or until it has settled, and as an open one until release.
-func (s Slots) take(ctx context.Context) (release func(), err error) {
+// take waits for a slot. It is free again when done is called or when the probe has
+// settled.
+func (s *Slots) take(ctx context.Context) (done func(answered bool), err error) {
 	for _, c := range []chan struct{}{s.open, s.starting} {
 		select {
 		case c <- struct{}{}:
@@ -99,13 +105,30 @@ func (s Slots) take(ctx context.Context) (release func(), err error) {
 			return nil, ctx.Err()
 		}
 	}
+	began := time.Now()
 	settled := sync.OnceFunc(func() { <-s.starting })
-	timer := time.AfterFunc(settling, settled)
-	return func() {
+	timer := time.AfterFunc(s.settling(), settled)
+	return func(answered bool) {
 		timer.Stop()
 		settled()
 		<-s.open
+		if answered {
+			s.learn(time.Since(began))
+		}
 	}, nil
+}
+
+// settling is how long a probe may be under way: four times what is usual.
+func (s *Slots) settling() time.Duration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return max(minSettling, min(4*s.usual, maxSettling))
+}
+
+func (s *Slots) learn(took time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.usual += (min(took, maxSettling) - s.usual) / 8
 }
 
 // socket is one made inside a namespace, not yet connected.
@@ -157,11 +180,11 @@ func ask(ctx context.Context, s socket, q Question) Answer {
 	defer s.file.Close()
 	stop := context.AfterFunc(ctx, func() { s.file.Close() })
 	defer stop()
-	if err := s.file.SetDeadline(time.Now().Add(Timeout)); err != nil {
+	if err := s.file.SetDeadline(time.Now().Add(q.Timeout)); err != nil {
 		return Answer{Err: err.Error()}
 	}
 	if err := connect(s.file, q.To); err != nil {
-		return Answer{Err: reason(err)}
+		return Answer{Err: reason(q, err)}
 	}
 	a := Answer{Connected: q.Protocol != "UDP"}
 	_, err := s.file.WriteString("who are you?\n")
@@ -170,7 +193,7 @@ func ask(ctx context.Context, s socket, q Question) Answer {
 		line, err = readLine(s.file)
 	}
 	if err != nil {
-		a.Err = reason(err)
+		a.Err = reason(q, err)
 		return a
 	}
 	a.Connected = true
@@ -223,10 +246,10 @@ func connect(f *os.File, to netip.AddrPort) error {
 	return errors.Join(err, result)
 }
 
-func reason(err error) string {
+func reason(q Question, err error) string {
 	switch {
 	case errors.Is(err, os.ErrDeadlineExceeded):
-		return "no answer within " + Timeout.String()
+		return "no answer within " + q.Timeout.String()
 	case errors.Is(err, os.ErrClosed):
 		return "ended before an answer came"
 	case errors.Is(err, unix.ECONNREFUSED):

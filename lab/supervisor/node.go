@@ -79,20 +79,7 @@ func (n *node) start(hold bool) error {
 	if err := n.writeConfigs(); err != nil {
 		return err
 	}
-	socket := filepath.Join(n.dir, spec.SocketNode)
-	if err := os.Remove(socket); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return err
-	}
-	listener, err := net.ListenUnix("unix", &net.UnixAddr{Name: socket, Net: "unix"})
-	if err != nil {
-		return err
-	}
-	listener.SetUnlinkOnClose(false)
-	defer listener.Close()
-	if err := os.Chmod(socket, 0o600); err != nil {
-		return err
-	}
-	passed, err := listener.File()
+	socket, passed, err := n.listen()
 	if err != nil {
 		return err
 	}
@@ -133,6 +120,25 @@ func (n *node) start(hold bool) error {
 	n.mu.Unlock()
 	n.s.wg.Go(func() { n.follow(proc, client, told) })
 	return nil
+}
+
+// listen makes the socket of the node's API, for its process to accept on.
+func (n *node) listen() (string, *os.File, error) {
+	path := filepath.Join(n.dir, spec.SocketNode)
+	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return "", nil, err
+	}
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
+	if err != nil {
+		return "", nil, err
+	}
+	l.SetUnlinkOnClose(false)
+	defer l.Close()
+	if err := os.Chmod(path, 0o600); err != nil {
+		return "", nil, err
+	}
+	f, err := l.File()
+	return path, f, err
 }
 
 func (n *node) config(hold bool) machine.Config {

@@ -48,7 +48,7 @@ func freePort(t *testing.T) int {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer l.Close() //nolint:errcheck // only the number was wanted
+	defer l.Close() // only the number was wanted
 	return l.Addr().(*net.TCPAddr).Port
 }
 
@@ -138,7 +138,7 @@ func TestFrozenServer(t *testing.T) {
 	last, _ := nextEvent(t, w)
 
 	e.freeze(t)
-	defer e.cmd.Process.Signal(syscall.SIGCONT) //nolint:errcheck // a stopped process could not be killed gently
+	defer e.cmd.Process.Signal(syscall.SIGCONT) // a stopped process could not be killed gently
 	frozen := time.Now()
 	_, err := s.Get(t.Context(), datastore.KindNetNamespace, datastore.Key{Name: "a"})
 	if !apierrors.IsTimeout(err) && !apierrors.IsServiceUnavailable(err) {

@@ -39,7 +39,7 @@ func tenant(name string) *v1alpha1.NetNamespace {
 func TestHistoryIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := New(Config{History: 10})
-		defer s.Close() //nolint:errcheck // memory
+		defer s.Close()
 		w, err := s.Watch(t.Context(), datastore.KindNetNamespace, "1")
 		if err != nil {
 			t.Fatal(err)
@@ -70,7 +70,7 @@ func TestHistoryIsBounded(t *testing.T) {
 func TestBookmarkInterval(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := New(Config{BookmarkInterval: time.Minute})
-		defer s.Close() //nolint:errcheck // memory
+		defer s.Close()
 		w, err := s.Watch(t.Context(), datastore.KindSubnet, "1")
 		if err != nil {
 			t.Fatal(err)
@@ -94,7 +94,7 @@ func TestBookmarkInterval(t *testing.T) {
 
 func BenchmarkCreate(b *testing.B) {
 	s := New(Config{})
-	defer s.Close() //nolint:errcheck // memory
+	defer s.Close()
 	i := 0
 	for b.Loop() {
 		i++
@@ -108,7 +108,7 @@ func BenchmarkCreate(b *testing.B) {
 // BenchmarkWatchLatency measures from the call of Create to the event.
 func BenchmarkWatchLatency(b *testing.B) {
 	s := New(Config{})
-	defer s.Close() //nolint:errcheck // memory
+	defer s.Close()
 	w, err := s.Watch(b.Context(), datastore.KindNetNamespace, "1")
 	if err != nil {
 		b.Fatal(err)

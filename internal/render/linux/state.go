@@ -20,6 +20,9 @@ type State struct {
 	Routes []Route
 	// Sysctls of the node as a whole, sorted by key.
 	Sysctls []Sysctl
+	// Underlay are the node's addresses among nodes: the links that bear them carry
+	// what goes to others, though they are not ours.
+	Underlay []netip.Addr
 	// Problems are objects that could not be rendered, sorted by Ref.
 	Problems []Problem
 }
@@ -80,11 +83,7 @@ type Port struct {
 
 // Equal reports whether p and o are the same.
 func (p Port) Equal(o Port) bool {
-	if !slices.Equal(p.Addresses, o.Addresses) {
-		return false
-	}
-	p.Addresses, o.Addresses = nil, nil
-	return p.Ref == o.Ref && p.Pod == o.Pod && p.HostName == o.HostName && p.Name == o.Name && p.Netns == o.Netns &&
+	return slices.Equal(p.Addresses, o.Addresses) && p.Ref == o.Ref && p.Pod == o.Pod && p.HostName == o.HostName && p.Name == o.Name && p.Netns == o.Netns &&
 		p.HostMAC == o.HostMAC && p.MAC == o.MAC && p.MTU == o.MTU
 }
 

@@ -24,6 +24,8 @@ type Status struct {
 	AddOnly  bool           `json:"addOnly"`
 	Position world.Position `json:"position,omitempty"`
 	Synced   []string       `json:"synced"`
+	// Feed is how the node follows the datastore, kind by kind.
+	Feed     []Feed         `json:"feed"`
 	PodMTU   int            `json:"podMTU"`
 	Underlay []netip.Prefix `json:"underlay"`
 	Health   []health.State `json:"health"`
@@ -38,6 +40,22 @@ type Status struct {
 	Drops map[string]uint64 `json:"drops,omitempty"`
 	// Memory the agent uses, resident, in bytes.
 	Memory uint64 `json:"memory"`
+}
+
+// Feed is how the objects of one kind arrive.
+type Feed struct {
+	Kind string `json:"kind"`
+	// Phase is "Syncing", "Watching" or "Disconnected", Since when.
+	Phase string    `json:"phase"`
+	Since time.Time `json:"since"`
+	// Suspicious says why the last list is not trusted, empty if it is.
+	Suspicious string `json:"suspicious,omitempty"`
+	// LastError stays after recovery.
+	LastError string `json:"lastError,omitempty"`
+	// Lists counts lists of everything, Events changes that a watch delivered, since
+	// the agent started.
+	Lists  uint64 `json:"lists"`
+	Events uint64 `json:"events"`
 }
 
 // Problem is a problem with one object, as this node sees it.

@@ -238,7 +238,7 @@ func TestHugeAndBrokenRequests(t *testing.T) {
 		"no JSON":     "ADD",
 	} {
 		resp, got := exchange(t, socket, body)
-		if resp.StatusCode != 200 || resp.Header.Get(cniapi.HeaderExit) != "1" || !strings.Contains(got, `"code":5`) {
+		if resp.StatusCode != http.StatusOK || resp.Header.Get(cniapi.HeaderExit) != "1" || !strings.Contains(got, `"code":5`) {
 			t.Errorf("%s: %s %v %s", name, resp.Status, resp.Header, got)
 		}
 	}

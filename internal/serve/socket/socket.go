@@ -17,7 +17,7 @@ import (
 type Listener struct {
 	*net.UnixListener
 	path string
-	what string // "CNI", for people
+	what string   // "CNI", for people
 	lock *os.File // locked while the socket is ours
 	log  *slog.Logger
 }
