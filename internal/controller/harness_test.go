@@ -12,6 +12,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/fairlead-sdn/fairlead/api/v1alpha1"
@@ -32,6 +33,35 @@ type link struct {
 	before func(ctx context.Context, verb string, kind datastore.Kind, key datastore.Key) error
 	// list, if set, changes what a List returns.
 	list func(datastore.Kind, datastore.List) datastore.List
+	// watches of Nodes are ended by these; expired is how many begin with a lost history.
+	watches []context.CancelFunc
+	expired int
+}
+
+// forgetHistory ends the watches of Nodes; the next one finds its position forgotten.
+func (l *link) forgetHistory() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.expired = 1
+	for _, end := range l.watches {
+		end()
+	}
+	l.watches = nil
+}
+
+func (l *link) Watch(ctx context.Context, kind datastore.Kind, version string) (datastore.Watcher, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if kind != datastore.KindNode {
+		return l.Store.Watch(ctx, kind, version)
+	}
+	if l.expired > 0 {
+		l.expired--
+		return nil, apierrors.NewResourceExpired("forgotten")
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	l.watches = append(l.watches, cancel)
+	return l.Store.Watch(ctx, kind, version)
 }
 
 func (l *link) call(ctx context.Context, verb string, kind datastore.Kind, key datastore.Key) error {

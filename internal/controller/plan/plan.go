@@ -60,6 +60,9 @@ type Memory struct {
 	// granted are the VNIs that were given to VPCs and namespaces which the world does
 	// not show with them yet: a write that fails costs no second VNI.
 	granted map[objectRef]packet.VNI
+	// decided and counted save work where the tables they were made from are the same.
+	decided *decided
+	counted *counted
 	// written says when the status of a VPC or Subnet was last changed.
 	written map[objectRef]time.Time
 }
@@ -140,6 +143,7 @@ type planner struct {
 	tenancy  *tenancy.Result
 	subnets  *addressing.Subnets
 	reported map[objectRef][]report
+	counts   map[string]count
 	// full are Subnets that have little room left.
 	full      []world.Problem
 	newEvents int
@@ -179,11 +183,23 @@ func Make(in Input) Plan {
 	return p.out
 }
 
-// decide asks the packages that every agent asks too.
+// decided is what the packages that every agent asks too have said of some tables.
+type decided struct {
+	from    world.Snapshot
+	tenancy *tenancy.Result
+	subnets *addressing.Subnets
+}
+
 func (p *planner) decide() {
-	p.tenancy = tenancy.Decide(p.snap.Namespaces, p.snap.VPCs, p.snap.NetNamespaces)
-	underlay := addressing.DecideUnderlay("", p.nodeExists, p.snap.NodeNetworks)
-	p.subnets = addressing.DecideSubnets(p.tenancy, underlay.Segments, p.snap.Subnets)
+	d, now := p.old.decided, &p.snap
+	if d == nil || d.from.Namespaces != now.Namespaces || d.from.VPCs != now.VPCs || d.from.NetNamespaces != now.NetNamespaces ||
+		d.from.Nodes != now.Nodes || d.from.NodeNetworks != now.NodeNetworks || d.from.Subnets != now.Subnets {
+		t := tenancy.Decide(now.Namespaces, now.VPCs, now.NetNamespaces)
+		underlay := addressing.DecideUnderlay("", p.nodeExists, now.NodeNetworks)
+		d = &decided{*now, t, addressing.DecideSubnets(t, underlay.Segments, now.Subnets)}
+	}
+	p.tenancy, p.subnets = d.tenancy, d.subnets
+	p.out.Memory.decided = d
 }
 
 func (p *planner) nodeExists(name string) bool {

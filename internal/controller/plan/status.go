@@ -74,16 +74,7 @@ func (p *planner) tenantConflicts() map[string][]world.Problem {
 // describeSubnets writes the status of Subnets: what addressing decides, and how many
 // addresses there are and are given.
 func (p *planner) describeSubnets() {
-	blocks := map[string][]*world.Block{}
-	for b := range p.snap.Blocks.Values() {
-		blocks[b.Subnet] = append(blocks[b.Subnet], b)
-	}
-	var borrowers []*world.NodeNetwork
-	for n := range p.snap.NodeNetworks.Values() {
-		if len(n.Borrowed) > 0 {
-			borrowers = append(borrowers, n)
-		}
-	}
+	p.countAddresses()
 	for w := range p.snap.Subnets.Values() {
 		o := p.Objects.Subnets[w.Name]
 		if o == nil {
@@ -100,7 +91,7 @@ func (p *planner) describeSubnets() {
 		}
 		v.judge(own)
 		p.conditions(v, &st.Conditions, o.Generation)
-		p.countAddresses(w, blocks[w.Name], borrowers, st, o.Generation)
+		p.fill(w, st, o.Generation)
 		if equality.Semantic.DeepEqual(next.Status, o.Status) {
 			continue
 		}
@@ -162,27 +153,71 @@ func (p *planner) condition(conditions *[]metav1.Condition, kind string, c metav
 	meta.SetStatusCondition(conditions, c)
 }
 
-// countAddresses fills in the numbers and says when a family is nearly full.
-func (p *planner) countAddresses(w *world.Subnet, blocks []*world.Block, borrowers []*world.NodeNetwork, st *v1alpha1.SubnetStatus, generation int64) {
-	sn := ipam.Subnet{Name: w.Name, VPC: w.VPC, CIDRs: w.CIDRs, BlockBits4: w.BlockBits4, BlockBits6: w.BlockBits6, Exclude: w.Exclude}
-	var capacity, allocated uint64
+// count is how many addresses of a Subnet there are and are given.
+type count struct {
+	blocks              int
+	capacity, allocated uint64
+	families            []ipam.Usage
+}
+
+// counted holds the counts of some tables, by Subnet.
+type counted struct {
+	from   world.Snapshot
+	counts map[string]count
+}
+
+func (p *planner) countAddresses() {
+	c, now := p.old.counted, &p.snap
+	if c == nil || c.from.Blocks != now.Blocks || c.from.NodeNetworks != now.NodeNetworks || c.from.Subnets != now.Subnets {
+		c = &counted{*now, countAll(now)}
+	}
+	p.counts = c.counts
+	p.out.Memory.counted = c
+}
+
+func countAll(snap *world.Snapshot) map[string]count {
+	blocks := map[string][]*world.Block{}
+	for b := range snap.Blocks.Values() {
+		blocks[b.Subnet] = append(blocks[b.Subnet], b)
+	}
+	var borrowers []*world.NodeNetwork
+	for n := range snap.NodeNetworks.Values() {
+		if len(n.Borrowed) > 0 {
+			borrowers = append(borrowers, n)
+		}
+	}
+	out := map[string]count{}
+	for w := range snap.Subnets.Values() {
+		sn := ipam.Subnet{Name: w.Name, VPC: w.VPC, CIDRs: w.CIDRs, BlockBits4: w.BlockBits4, BlockBits6: w.BlockBits6, Exclude: w.Exclude}
+		c := count{blocks: len(blocks[w.Name])}
+		for _, f := range ipam.Families() {
+			if !sn.Has(f) {
+				continue
+			}
+			u := ipam.SubnetUsage(sn, f, blocks[w.Name], borrowers)
+			c.capacity = min(c.capacity+sn.Capacity(f), ipam.MaxCount)
+			c.allocated = min(c.allocated+u.Used+u.Tunnels, ipam.MaxCount)
+			c.families = append(c.families, u)
+		}
+		out[w.Name] = c
+	}
+	return out
+}
+
+// fill writes the numbers into a status, and says when a family is nearly full.
+func (p *planner) fill(w *world.Subnet, st *v1alpha1.SubnetStatus, generation int64) {
+	c := p.counts[w.Name]
+	st.Blocks, st.Capacity, st.Allocated = int32(c.blocks), int64(c.capacity), int64(c.allocated)
 	var full []string
 	reason := "NearlyFull"
-	for _, f := range ipam.Families() {
-		if !sn.Has(f) {
-			continue
-		}
-		u := ipam.SubnetUsage(sn, f, blocks, borrowers)
-		capacity = min(capacity+sn.Capacity(f), ipam.MaxCount)
-		allocated = min(allocated+u.Used+u.Tunnels, ipam.MaxCount)
+	for _, u := range c.families {
 		if u.Warning {
-			full = append(full, fmt.Sprintf("%d of %d %s addresses are used (%d %%)", u.Used, u.Capacity, f, u.Percent))
+			full = append(full, fmt.Sprintf("%d of %d %s addresses are used (%d %%)", u.Used, u.Capacity, u.Family, u.Percent))
 		}
 		if u.Capacity > 0 && u.Free == 0 {
 			reason = "Full"
 		}
 	}
-	st.Blocks, st.Capacity, st.Allocated = int32(len(blocks)), int64(capacity), int64(allocated)
 	message := strings.Join(full, "; ") + ": add a CIDR to the Subnet"
 	switch {
 	case len(full) > 0:
