@@ -106,7 +106,7 @@ func run(ctx context.Context, path string) (err error) {
 		return runFailure{err}
 	}
 	defer func() { err = errors.Join(err, plane.Close()) }()
-	a, err := agent.New(agent.Config{Agent: c, Version: version, Store: store, Plane: plane, Namespaces: plane, Logger: log})
+	a, err := agent.New(agent.Config{Agent: c, Version: version, Store: store, Plane: plane, Namespaces: plane, Logger: log, Step: failpoints()})
 	if err != nil {
 		return runFailure{err}
 	}

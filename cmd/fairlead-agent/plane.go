@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"path/filepath"
 
@@ -40,7 +39,7 @@ func (p *plane) Close() error { return errors.Join(p.Plane.Close(), p.ns.Close()
 func (p *plane) State(path string) (attach.NamespaceState, error) {
 	alive, err := netns.Alive(path)
 	if err != nil {
-		return attach.NamespaceAlive, fmt.Errorf("look at network namespace %s: %w", path, err)
+		return attach.NamespaceAlive, err
 	}
 	if !alive {
 		return attach.NamespaceDead, nil

@@ -40,7 +40,7 @@ type Plane interface {
 	Features() []string
 }
 
-// Config of an Agent. All fields are required.
+// Config of an Agent. All fields but Step are required.
 type Config struct {
 	config.Agent
 	Version    string
@@ -48,6 +48,9 @@ type Config struct {
 	Plane      Plane
 	Namespaces attach.Namespaces
 	Logger     *slog.Logger
+	// Step is attach.Config.Step: it lets tests crash between the steps of ADD and
+	// DEL.
+	Step func(name string) error
 }
 
 // Agent is one node's daemon. Make it with New and Run it once.
@@ -121,7 +124,7 @@ func (a *Agent) openAddresses() (err error) {
 	}
 	a.attachments, err = attach.New(attach.Config{
 		Dir: filepath.Join(a.StateDir, "attachments"), World: a.world, Addresses: a.addresses, Applied: a.loop,
-		Namespaces: a.Namespaces, Pods: pods{a.Store}, Log: a.Logger.With("component", "attachments"),
+		Namespaces: a.Namespaces, Pods: pods{a.Store}, Log: a.Logger.With("component", "attachments"), Step: a.Step,
 	})
 	return err
 }

@@ -57,6 +57,13 @@ func (a *Agent) serveStatus(ctx context.Context, _ url.Values) (any, error) {
 			s.Synced = append(s.Synced, string(k))
 		}
 	}
+	kinds, _ := a.feed.Status()
+	for _, k := range kinds {
+		s.Feed = append(s.Feed, admin.Feed{
+			Kind: string(k.Kind), Phase: string(k.Phase), Since: k.Since, Suspicious: k.Suspicious,
+			LastError: k.LastError, Lists: k.Lists, Events: k.Events,
+		})
+	}
 	for _, p := range a.problems() {
 		s.Problems = append(s.Problems, admin.ProblemOf(p))
 	}

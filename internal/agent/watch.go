@@ -28,7 +28,7 @@ import (
 const (
 	foreignKept    = 100
 	foreignFor     = time.Hour
-	underlayPeriod = 10 * time.Second
+	underlayPeriod = time.Second
 )
 
 // foreignLog keeps what others changed, bounded.
@@ -251,6 +251,18 @@ func (a *Agent) registerValues() {
 			defer cancel()
 			drops, err := a.Plane.Drops(ctx)
 			return floats(drops), err
+		},
+	}.Register(a.registry)
+	observe.Values{
+		Name: "fairlead_ipam_used_ratio", Help: "Share of this node's addresses of a Subnet that pods use.", Label: "subnet",
+		Read: func() (map[string]float64, error) {
+			out := map[string]float64{}
+			for _, u := range a.addresses.Usage() {
+				if u.Capacity > 0 {
+					out[u.Subnet+" "+u.Family.String()] = float64(u.Used) / float64(u.Capacity)
+				}
+			}
+			return out, nil
 		},
 	}.Register(a.registry)
 	observe.Values{

@@ -173,3 +173,22 @@ func PortRef(id string) Ref { return Ref{Kind: "Port", Name: id} }
 
 // String is "Port abc/eth0".
 func (r Ref) String() string { return r.Kind + " " + r.Name }
+
+// Source is the address that the node itself uses towards a Subnet, of one family:
+// its own there, or, for a Subnet behind the tunnel, another of the same VPC, which
+// peers take from the tunnel just as well. The zero Addr: none.
+func (n Node) Source(s Subnet, is4 bool) netip.Addr {
+	var other netip.Addr
+	for _, t := range n.Tunnels {
+		if t.VPC != s.VPC || t.Addr.Is4() != is4 {
+			continue
+		}
+		if t.Subnet == s.Name {
+			return t.Addr
+		}
+		if s.Overlay && !other.IsValid() {
+			other = t.Addr
+		}
+	}
+	return other
+}

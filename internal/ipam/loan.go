@@ -93,7 +93,7 @@ func (p *Pool) TakeBack(subnet string, a netip.Addr, now time.Time) {
 
 // Borrow takes an address that another node has lent to this one. A record that
 // already holds it keeps it.
-func (p *Pool) Borrow(subnet string, a netip.Addr) {
+func (p *Pool) Borrow(subnet string, a netip.Addr, now time.Time) {
 	s := p.subnet(subnet)
 	if s.borrowed[a] != nil || s.blockOf(a) != nil {
 		return
@@ -102,8 +102,8 @@ func (p *Pool) Borrow(subnet string, a netip.Addr) {
 	if o, held := s.strays[a]; held {
 		br.owner, br.used = o, true
 		delete(s.strays, a)
-	} else if f, rests := s.homeless[a]; rests { // It was ours before: it rests, and then goes back.
-		br.freed, br.used = f, true
+	} else if f, was := s.homeless[a]; was { // We had it before: it rests on, and then goes back.
+		br.freed, br.used = f, !f.ready(now)
 		delete(s.homeless, a)
 	}
 	s.borrowed[a] = br

@@ -2,6 +2,7 @@ package ipam
 
 import (
 	"cmp"
+	"fmt"
 	"math"
 	"net/netip"
 	"slices"
@@ -33,6 +34,20 @@ func (f Family) String() string {
 		return "IPv4"
 	}
 	return "IPv6"
+}
+
+// MarshalText implements encoding.TextMarshaler.
+func (f Family) MarshalText() ([]byte, error) { return []byte(f.String()), nil }
+
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (f *Family) UnmarshalText(text []byte) error {
+	for _, known := range Families() {
+		if string(text) == known.String() {
+			*f = known
+			return nil
+		}
+	}
+	return fmt.Errorf("unknown address family %q: want IPv4 or IPv6", text)
 }
 
 // Families are both, in the order in which a pod's addresses are listed.

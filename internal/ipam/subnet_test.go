@@ -1,8 +1,10 @@
 package ipam_test
 
 import (
+	"encoding/json"
 	"fmt"
 	"net/netip"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -175,5 +177,13 @@ func TestSubnetUsage(t *testing.T) {
 	want := ipam.Usage{Subnet: "s", Family: ipam.IPv4, Blocks: 1, Capacity: 13, Used: 7, Tunnels: 1, Free: 6, Percent: 53}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("usage (-want +got):\n%s", diff)
+	}
+	text, err := json.Marshal(got)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var back ipam.Usage
+	if err := json.Unmarshal(text, &back); err != nil || back != got || !strings.Contains(string(text), `"family":"IPv4"`) {
+		t.Errorf("as JSON %s, read again %+v, %v", text, back, err)
 	}
 }

@@ -17,25 +17,25 @@ const WarnPercent = 80
 // Usage counts the addresses of one family, of a whole Subnet or of what one node
 // has of it. Counts are at most MaxCount.
 type Usage struct {
-	Subnet string
-	Family Family
-	Blocks int
+	Subnet string `json:"subnet"`
+	Family Family `json:"family"`
+	Blocks int    `json:"blocks"`
 	// Capacity is what pods can have: usable addresses without the tunnels'.
-	Capacity uint64
+	Capacity uint64 `json:"capacity"`
 	// Used by pods. Tunnels are the nodes' own addresses.
-	Used    uint64
-	Tunnels uint64
+	Used    uint64 `json:"used"`
+	Tunnels uint64 `json:"tunnels"`
 	// Lent away, and borrowed from others (both zero for a whole Subnet: there a loan
 	// counts as used or free).
-	Lent     uint64
-	Borrowed uint64
+	Lent     uint64 `json:"lent"`
+	Borrowed uint64 `json:"borrowed"`
 	// Resting was freed a moment ago. Free can be given now.
-	Resting uint64
-	Free    uint64
+	Resting uint64 `json:"resting"`
+	Free    uint64 `json:"free"`
 	// Percent of Capacity that is used, rounded down, at most 100.
-	Percent int
+	Percent int `json:"percent"`
 	// Warning: Percent has reached WarnPercent.
-	Warning bool
+	Warning bool `json:"warning"`
 }
 
 // Full is the error of a Subnet that has nothing left.

@@ -32,7 +32,7 @@ func (s *Service) Allocate(ctx context.Context, r attach.AddressRequest) ([]neti
 		if !errors.As(err, &e) {
 			return nil, err
 		}
-		again, err := s.makeRoom(ctx, e)
+		again, err := s.makeRoom(ctx, e, changed)
 		if err == nil && !again {
 			err = s.await(ctx, e, changed, deadline, wishes)
 		}
@@ -51,7 +51,7 @@ func (s *Service) try(r attach.AddressRequest) ([]netip.Addr, <-chan struct{}, e
 		return nil, nil, errors.New("allocate an address: the node's records are not read yet")
 	}
 	s.reserveTunnels(r.Subnet)
-	addrs, err := s.pool.Allocate(ipam.Request{Subnet: r.Subnet, V4: r.V4, V6: r.V6, Want: r.Want, Owner: r.Owner}, time.Now())
+	addrs, err := s.pool.Allocate(r, time.Now())
 	if err != nil {
 		return nil, s.changed, err
 	}
@@ -65,13 +65,13 @@ func (s *Service) try(r attach.AddressRequest) ([]netip.Addr, <-chan struct{}, e
 
 // makeRoom does what may help against an error of the pool: it claims a block. True:
 // try again at once. An error: nothing helps.
-func (s *Service) makeRoom(ctx context.Context, e *ipam.Error) (bool, error) {
+func (s *Service) makeRoom(ctx context.Context, e *ipam.Error, changed <-chan struct{}) (bool, error) {
 	switch {
 	case errors.Is(e, ipam.ErrNoRoom) && !e.Addr.IsValid(), errors.Is(e, ipam.ErrLost) && !e.Addr.IsValid(),
 		errors.Is(e, ipam.ErrResting) && !e.Addr.IsValid():
-		return s.claim(ctx, poolKey{e.Subnet, e.Family}, netip.Addr{})
+		return s.claim(ctx, poolKey{e.Subnet, e.Family}, netip.Addr{}, changed)
 	case errors.Is(e, ipam.ErrNotOwned):
-		return s.claim(ctx, poolKey{e.Subnet, e.Family}, e.Addr)
+		return s.claim(ctx, poolKey{e.Subnet, e.Family}, e.Addr, changed)
 	case errors.Is(e, ipam.ErrResting): // One address: only time helps.
 		return false, nil
 	case errors.Is(e, ipam.ErrOutside), errors.Is(e, ipam.ErrExcluded), errors.Is(e, ipam.ErrInvalid):
@@ -156,14 +156,16 @@ func (s *Service) hopeless(e *ipam.Error) error {
 // claim makes a block of a Subnet this node's: that of a fixed address, or any. One
 // claim a Subnet and family is under way at a time. It reports whether the pool may
 // have room now; false if there is no free block.
-func (s *Service) claim(ctx context.Context, key poolKey, fixed netip.Addr) (bool, error) {
-	release, waited, err := s.claimTurn(ctx, key)
+func (s *Service) claim(ctx context.Context, key poolKey, fixed netip.Addr, changed <-chan struct{}) (bool, error) {
+	release, err := s.claimTurn(ctx, key)
 	if err != nil {
 		return false, err
 	}
 	defer release()
-	if waited { // Somebody else has claimed meanwhile.
+	select {
+	case <-changed: // Somebody else may have claimed meanwhile.
 		return true, nil
+	default:
 	}
 	var tried []netip.Prefix
 	for {
@@ -192,9 +194,8 @@ func (s *Service) claim(ctx context.Context, key poolKey, fixed netip.Addr) (boo
 	}
 }
 
-// claimTurn waits until no other claim for the key is under way. It reports whether
-// it had to wait.
-func (s *Service) claimTurn(ctx context.Context, key poolKey) (func(), bool, error) {
+// claimTurn waits until no other claim for the key is under way.
+func (s *Service) claimTurn(ctx context.Context, key poolKey) (func(), error) {
 	s.mu.Lock()
 	turn := s.claiming[key]
 	if turn == nil {
@@ -202,17 +203,11 @@ func (s *Service) claimTurn(ctx context.Context, key poolKey) (func(), bool, err
 		s.claiming[key] = turn
 	}
 	s.mu.Unlock()
-	release := func() { <-turn }
 	select {
 	case turn <- struct{}{}:
-		return release, false, nil
-	default:
-	}
-	select {
-	case turn <- struct{}{}:
-		return release, true, nil
+		return func() { <-turn }, nil
 	case <-ctx.Done():
-		return nil, false, fmt.Errorf("claim a block of Subnet %s: another claim is under way: %w", key.subnet, ctx.Err())
+		return nil, fmt.Errorf("claim a block of Subnet %s: another claim is under way: %w", key.subnet, ctx.Err())
 	}
 }
 

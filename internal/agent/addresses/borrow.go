@@ -18,10 +18,6 @@ import (
 	"github.com/fairlead-sdn/fairlead/internal/world"
 )
 
-// AnnotationRecall on an IPBlock lists lent addresses that the owner is about to take
-// back, with commas. A borrower must not begin to use them.
-const AnnotationRecall = "fairlead.dev/recall"
-
 // maxWanted bounds NodeNetwork.status.wanted.
 const maxWanted = 256
 
@@ -261,7 +257,7 @@ func (s *Service) confirmOffers(ctx context.Context) error {
 		if cur := s.loans.offers[k]; cur != nil && cur.version == listed[k].version {
 			delete(s.loans.offers, k)
 			if lent {
-				s.pool.Borrow(k.subnet, k.addr) // Listed without a gap: the owner changes nothing in the list.
+				s.pool.Borrow(k.subnet, k.addr, time.Now()) // Listed without a gap: the owner changes nothing in the list.
 				s.unsaved = true
 				s.roomAppeared()
 				s.Logger.Info("address borrowed", "subnet", k.subnet, "address", k.addr, "node", o.Spec.Node)
@@ -280,7 +276,7 @@ func compareAddrs(a, b subnetAddr) int {
 
 // recalled reports whether the owner is taking an address back.
 func recalled(o *v1alpha1.IPBlock, a netip.Addr) bool {
-	return slices.Contains(strings.Split(o.Annotations[AnnotationRecall], ","), a.String())
+	return slices.Contains(strings.Split(o.Annotations[v1alpha1.AnnotationRecall], ","), a.String())
 }
 
 // getBlock reads an IPBlock from the datastore itself.

@@ -32,7 +32,8 @@ type link struct {
 	datastore.Store
 	mu     sync.Mutex
 	down   bool
-	lose   func() bool // the write arrives, its answer does not
+	lose   func() bool                                 // the write arrives, its answer does not
+	before func(verb string, o datastore.Object) error // called before a write arrives
 	downed context.CancelFunc
 	up     context.Context
 }
@@ -65,11 +66,25 @@ func (l *link) check() error {
 	return nil
 }
 
+// hook runs before a write.
+func (l *link) hook(verb string, o datastore.Object) error {
+	if err := l.check(); err != nil {
+		return err
+	}
+	l.mu.Lock()
+	before := l.before
+	l.mu.Unlock()
+	if before == nil {
+		return nil
+	}
+	return before(verb, o)
+}
+
 func (l *link) answer(o datastore.Object, err error) (datastore.Object, error) {
 	l.mu.Lock()
-	lose := l.lose
+	lost := l.lose != nil && l.lose()
 	l.mu.Unlock()
-	if l.check() != nil || lose != nil && lose() {
+	if lost || l.check() != nil {
 		return nil, apierrors.NewTimeoutError("no answer", 1)
 	}
 	return o, err
@@ -90,28 +105,28 @@ func (l *link) List(ctx context.Context, kind datastore.Kind) (datastore.List, e
 }
 
 func (l *link) Create(ctx context.Context, o datastore.Object) (datastore.Object, error) {
-	if err := l.check(); err != nil {
+	if err := l.hook("Create", o); err != nil {
 		return nil, err
 	}
 	return l.answer(l.Store.Create(ctx, o))
 }
 
 func (l *link) Update(ctx context.Context, o datastore.Object) (datastore.Object, error) {
-	if err := l.check(); err != nil {
+	if err := l.hook("Update", o); err != nil {
 		return nil, err
 	}
 	return l.answer(l.Store.Update(ctx, o))
 }
 
 func (l *link) UpdateStatus(ctx context.Context, o datastore.Object) (datastore.Object, error) {
-	if err := l.check(); err != nil {
+	if err := l.hook("UpdateStatus", o); err != nil {
 		return nil, err
 	}
 	return l.answer(l.Store.UpdateStatus(ctx, o))
 }
 
 func (l *link) Delete(ctx context.Context, kind datastore.Kind, key datastore.Key, p datastore.Preconditions) error {
-	if err := l.check(); err != nil {
+	if err := l.hook("Delete", nil); err != nil {
 		return err
 	}
 	_, err := l.answer(nil, l.Store.Delete(ctx, kind, key, p))

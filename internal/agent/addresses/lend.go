@@ -260,7 +260,7 @@ func (s *Service) recall(ctx context.Context, key blockKey, b ipam.Block, addrs 
 	if marked.Annotations == nil {
 		marked.Annotations = map[string]string{}
 	}
-	marked.Annotations[AnnotationRecall] = strings.Join(texts, ",")
+	marked.Annotations[v1alpha1.AnnotationRecall] = strings.Join(texts, ",")
 	s.remember(key, nil)
 	s.markDirty(key) // Whatever happens now, the mark is taken away.
 	stored, err := s.update(ctx, marked)

@@ -287,10 +287,10 @@ func (s *Service) learn(key blockKey, o *v1alpha1.IPBlock, b ipam.Block) bool {
 // by a record here (a conflict, reported) stays lent: that is where peers send to.
 func (s *Service) desired(o *v1alpha1.IPBlock, b ipam.Block) *v1alpha1.IPBlock {
 	next := o.DeepCopy()
-	delete(next.Annotations, AnnotationRecall)
+	delete(next.Annotations, v1alpha1.AnnotationRecall)
 	if len(next.Annotations) == 0 {
 		next.Annotations = o.Annotations
-		if _, had := o.Annotations[AnnotationRecall]; had {
+		if _, had := o.Annotations[v1alpha1.AnnotationRecall]; had {
 			next.Annotations = nil
 		}
 	}

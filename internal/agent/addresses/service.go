@@ -131,6 +131,8 @@ func New(c Config) (*Service, error) {
 	s.load(state)
 	snap, _ := c.World.Snapshot()
 	s.takeSubnets(snap)
+	// The plane's first pass must find them: it would take them for gone.
+	s.showTunnels()
 	return s, nil
 }
 
@@ -142,10 +144,13 @@ func (s *Service) load(state State) {
 		s.dirty[blockKey{b.Subnet, b.CIDR}] = true // Publishing verifies it.
 	}
 	for _, b := range state.Borrowed {
-		s.pool.Borrow(b.Subnet, b.Addr)
+		s.pool.Borrow(b.Subnet, b.Addr, now)
 	}
 	for _, t := range state.Tunnels {
 		s.restoreTunnel(t.Subnet, t.Addr)
+		if restored := s.tunnels[tunnelKey{t.Subnet, ipam.FamilyOf(t.Addr)}]; restored != nil {
+			restored.saved = true
+		}
 	}
 }
 

@@ -253,7 +253,7 @@ func (s *Service) obtainTunnel(ctx context.Context, k tunnelKey) error {
 		if !errors.As(err, &e) {
 			return err
 		}
-		again, err := s.makeRoom(ctx, e)
+		again, err := s.makeRoom(ctx, e, changed)
 		if err == nil && !again {
 			err = s.await(ctx, e, changed, deadline, wishes)
 		}

@@ -19,6 +19,9 @@ func RenderState(n intent.Node) State {
 	s.renderPorts(n)
 	s.renderRoutes(n)
 	s.Sysctls = renderSysctls(n)
+	for _, p := range n.Underlay {
+		s.Underlay = append(s.Underlay, p.Addr())
+	}
 	slices.SortFunc(s.Problems, func(a, b Problem) int { return cmp.Or(compareRefs(a.Ref, b.Ref), cmp.Compare(a.Text, b.Text)) })
 	return s
 }

@@ -197,16 +197,11 @@ func (r *routes) add(ref intent.Ref, dst netip.Prefix, metric uint32, hops ...Ho
 	r.state.Routes = append(r.state.Routes, rt)
 }
 
-// source is this node's own address in the Subnet around dst, of its family.
+// source is the node's own address towards the Subnet around dst, of its family.
 func (r *routes) source(dst netip.Prefix) netip.Addr {
 	for _, s := range r.node.Subnets {
-		if !slices.ContainsFunc(s.CIDRs, func(c netip.Prefix) bool { return contains(c, dst) }) {
-			continue
-		}
-		for _, t := range r.node.Tunnels {
-			if t.VPC == s.VPC && t.Subnet == s.Name && t.Addr.Is4() == dst.Addr().Is4() {
-				return t.Addr
-			}
+		if slices.ContainsFunc(s.CIDRs, func(c netip.Prefix) bool { return contains(c, dst) }) {
+			return r.node.Source(s, dst.Addr().Is4())
 		}
 	}
 	return netip.Addr{}

@@ -31,12 +31,26 @@ type family struct {
 	saddr, daddr nft.Field
 	is4          bool
 	loopback     netip.Prefix
+	// group holds the addresses of several hosts, and IPv4's reserved ones.
+	group netip.Prefix
+	icmp  uint8
+	// sender and answerer of a flow: the sources of its two directions.
+	sender, answerer nft.Field
 }
 
 var families = [...]family{
-	{"4", nft.TypeIPv4Addr, nft.IPSaddr, nft.IPDaddr, true, netip.MustParsePrefix("127.0.0.0/8")},
-	{"6", nft.TypeIPv6Addr, nft.IP6Saddr, nft.IP6Daddr, false, netip.MustParsePrefix("::1/128")},
+	{
+		"4", nft.TypeIPv4Addr, nft.IPSaddr, nft.IPDaddr, true, netip.MustParsePrefix("127.0.0.0/8"),
+		netip.MustParsePrefix("224.0.0.0/3"), 1, nft.CTOriginalIPSaddr, nft.CTReplyIPSaddr,
+	},
+	{
+		"6", nft.TypeIPv6Addr, nft.IP6Saddr, nft.IP6Daddr, false, netip.MustParsePrefix("::1/128"),
+		netip.MustParsePrefix("ff00::/8"), 58, nft.CTOriginalIP6Saddr, nft.CTReplyIP6Saddr,
+	},
 }
+
+// fromPorts matches what pods of this node send.
+var fromPorts = nft.Is(nft.MetaIIFName, nft.IfNamePrefix(claims.PortPrefix))
 
 // Render computes the table.
 func Render(n intent.Node) nft.Table {
@@ -46,6 +60,7 @@ func Render(n intent.Node) nft.Table {
 	}
 	r.addressSets()
 	r.prerouting()
+	r.input()
 	r.forward()
 	r.output()
 	r.postrouting()
@@ -102,14 +117,20 @@ func (r *renderer) intervals(name string, prefixes []netip.Prefix) {
 
 func (r *renderer) addressSets() {
 	var all, direct, nodes []netip.Prefix
+	subnets := map[string][]netip.Prefix{} // by VPC
 	for _, s := range r.node.AddressSets {
 		switch s.Name {
 		case SetSubnets:
 			all = append(all, s.Prefixes...)
-			r.intervals(fmt.Sprintf("vpc-%d-subnets-", r.own[s.VPC]), s.Prefixes)
+			subnets[s.VPC] = append(subnets[s.VPC], s.Prefixes...)
 		case SetDirect:
 			direct = append(direct, s.Prefixes...)
 		}
+	}
+	// A VPC without a Subnet has its sets too: rules refer to them, and one missing set
+	// would keep the whole table from the kernel.
+	for _, v := range r.node.VPCs {
+		r.intervals(fmt.Sprintf("vpc-%d-subnets-", v.VNI), subnets[v.Name])
 	}
 	host := func(a netip.Addr) { nodes = append(nodes, netip.PrefixFrom(a, a.BitLen())) }
 	for _, p := range r.node.Underlay {
@@ -153,25 +174,31 @@ func (r *renderer) verdictMap(name string, chain func(intent.Port) string) {
 
 // prerouting lets in from a port only what bears the port's address and marks it
 // with its tenant, and from the underlay no pod's address but those that peers
-// have without encapsulation.
+// have without encapsulation. Conntrack does not see the tunnel's own packets, here
+// and in output-raw: a flow of a pod whose source NAT happens to choose the tunnel's
+// port would take them away.
 func (r *renderer) prerouting() {
-	ports := nft.Is(nft.MetaIIFName, nft.IfNamePrefix(claims.PortPrefix))
 	accept := nft.Verdict{Kind: nft.Accept}
 	base := []nft.Rule{
-		rule("pods", ports, to("from-port")),
+		rule("pods", fromPorts, to("from-port")),
 		rule("the node itself", nft.Is(nft.MetaIIFName, nft.IfName("lo")), accept),
 		rule("checked by wire_in", nft.Is(nft.MetaIIFName, nft.IfName(claims.VXLANDevice)), accept),
 	}
-	var fromPort []nft.Rule
+	var fromPort, outputRaw []nft.Rule
 	for _, f := range families {
 		loopback := nft.Is(f.daddr, nft.Prefix(f.loopback))
+		untracked := rule("the tunnel is no flow", vxlanPort, in(f.daddr, "nodes-"+f.suffix), nft.Notrack{})
 		base = append(base,
 			drop("loopback address from the underlay", loopback),
-			drop("pod address from the underlay", in(f.saddr, "subnets-"+f.suffix), notIn(f.saddr, "direct-"+f.suffix)))
+			drop("loopback address from the underlay", nft.Is(f.saddr, nft.Prefix(f.loopback))),
+			drop("pod address from the underlay", in(f.saddr, "subnets-"+f.suffix), notIn(f.saddr, "direct-"+f.suffix)),
+			untracked)
+		outputRaw = append(outputRaw, untracked)
 		fromPort = append(fromPort,
-			drop("spoofed source", nft.Lookup{Key: nft.Select(nft.MetaIIFName, f.saddr), Op: nft.Neq, Set: "port-addresses-" + f.suffix}),
+			drop("spoofed source", notOfPort(f.saddr, f)),
 			drop("loopback address from a pod", loopback),
-			drop("VXLAN from a pod", nft.Is(nft.UDPDport, nft.Port(claims.VXLANPort)), in(f.daddr, "nodes-"+f.suffix)))
+			drop("broadcast or multicast from a pod", nft.Is(f.daddr, nft.Prefix(f.group))),
+			drop(vxlanFromPod, vxlanPort, in(f.daddr, "nodes-"+f.suffix)))
 	}
 	fromPort = append(fromPort,
 		rule("tenant of the port", nft.VMap{Key: nft.Select(nft.MetaIIFName), Map: "tenant-of-port"}),
@@ -179,6 +206,7 @@ func (r *renderer) prerouting() {
 	r.verdictMap("tenant-of-port", func(p intent.Port) string { return fmt.Sprintf("tenant-%d", p.VNI) })
 	r.chain("prerouting", &nft.Base{Type: nft.TypeFilter, Hook: nft.HookPrerouting, Priority: claims.NFTPriorityRaw}, base...)
 	r.chain("from-port", nil, fromPort...)
+	r.chain("output-raw", &nft.Base{Type: nft.TypeFilter, Hook: nft.HookOutput, Priority: claims.NFTPriorityRaw}, outputRaw...)
 	for _, v := range r.node.VPCs {
 		for _, vni := range append([]packet.VNI{v.VNI}, v.Tenants...) {
 			r.chain(fmt.Sprintf("tenant-%d", vni), nil, rule("VPC "+clip(v.Name),
@@ -186,6 +214,64 @@ func (r *renderer) prerouting() {
 		}
 	}
 }
+
+var vxlanPort = nft.Is(nft.UDPDport, nft.Port(claims.VXLANPort))
+
+const vxlanFromPod = "VXLAN from a pod"
+
+// notOfPort matches if the port that a packet came in by has no such address.
+func notOfPort(addr nft.Field, f family) nft.Lookup {
+	return nft.Lookup{Key: nft.Select(nft.MetaIIFName, addr), Op: nft.Neq, Set: "port-addresses-" + f.suffix}
+}
+
+// input holds the ICMP errors that pods send to the node itself against the flows
+// that they speak of. Nothing else is judged here.
+func (r *renderer) input() {
+	r.chain("input", &nft.Base{Type: nft.TypeFilter, Hook: nft.HookInput, Priority: claims.NFTPriorityInput}, icmpFromPorts()...)
+	const why = "ICMP error about a flow that is not the pod's"
+	rules := []nft.Rule{drop(why, nft.AnyFlag(nft.CTState, nft.CTInvalid))}
+	for _, f := range families {
+		rules = append(rules, drop(why, nft.AnyFlag(nft.CTState, nft.CTRelated), notOfPort(f.sender, f), notOfPort(f.answerer, f)))
+	}
+	r.chain("icmp-from-port", nil, rules...)
+}
+
+// icmpFromPorts leads to the chain icmp-from-port. A pod says that a flow of others
+// has a small MTU or an unreachable end, and whoever sends into it believes that: an
+// error of a pod must be about a packet that was for the pod.
+func icmpFromPorts() (out []nft.Rule) {
+	for _, f := range families {
+		out = append(out, rule("errors of pods", nft.Is(nft.MetaL4Proto, nft.Proto(f.icmp)), fromPorts, nft.Verdict{Kind: nft.Jump, Chain: "icmp-from-port"}))
+	}
+	return out
+}
+
+// vxlanFromPorts judges VXLAN that pods send to elsewhere a second time, behind
+// destination NAT: none may get to a node's address, and none may get a node's
+// address, since peers know each other by it.
+func (r *renderer) vxlanFromPorts() {
+	var rules []nft.Rule
+	for _, f := range families {
+		rules = append(rules, drop(vxlanFromPod, in(f.daddr, "nodes-"+f.suffix)))
+	}
+	for _, nat := range r.node.NATs {
+		for _, f := range families {
+			if has(nat.Sources, f.is4) {
+				rules = append(rules, drop(vxlanFromPod, r.masqueraded(nat, f)...))
+			}
+		}
+	}
+	r.chain("vxlan-from-port", nil, rules...)
+}
+
+// masqueraded matches what a NAT gives another source.
+func (r *renderer) masqueraded(nat intent.NAT, f family) []nft.Statement {
+	return []nft.Statement{
+		in(f.saddr, natSet(nat)+f.suffix), notIn(f.daddr, fmt.Sprintf("vpc-%d-%s-%s", r.own[nat.VPC], nat.Except, f.suffix)),
+	}
+}
+
+func natSet(nat intent.NAT) string { return setName("nat-", nat.Name) + "-" }
 
 // clip bounds a name from an object to what a comment holds.
 func clip(s string) string {
@@ -206,9 +292,12 @@ func (r *renderer) forward() {
 		}
 		return fmt.Sprintf("into-%d", p.VNI)
 	})
-	r.chain("forward", &nft.Base{Type: nft.TypeFilter, Hook: nft.HookForward, Priority: claims.NFTPriorityForward},
+	r.vxlanFromPorts()
+	base := append(icmpFromPorts(),
+		rule("VXLAN of pods", vxlanPort, fromPorts, nft.Verdict{Kind: nft.Jump, Chain: "vxlan-from-port"}),
 		rule("tenant of the receiver", nft.VMap{Key: nft.Select(nft.MetaOIFName), Map: "into-port"}),
 		rule("VPC of the sender", nft.VMap{Key: nft.Select(nft.MetaIIFName), Map: "vpc-of-port"}))
+	r.chain("forward", &nft.Base{Type: nft.TypeFilter, Hook: nft.HookForward, Priority: claims.NFTPriorityForward}, base...)
 	for _, v := range r.node.VPCs {
 		var apart []nft.Rule
 		for _, f := range families {
@@ -251,40 +340,37 @@ func (r *renderer) output() {
 	r.chain("output", &nft.Base{Type: nft.TypeFilter, Hook: nft.HookOutput, Priority: claims.NFTPriorityOutput}, rules...)
 }
 
+func familyOf(a netip.Addr) family {
+	if a.Is4() {
+		return families[0]
+	}
+	return families[1]
+}
+
 // postrouting gives the node's address to what pods send out of their VPC, and
-// the node's own address in the Subnet to what enters the tunnel from elsewhere:
+// the node's own address towards the Subnet to what enters the tunnel from elsewhere:
 // a peer takes nothing from the tunnel that is not of a block of ours.
 func (r *renderer) postrouting() {
 	var rules []nft.Rule
 	device := nft.IfName(claims.VXLANDevice)
-	subnets := map[string]intent.Subnet{}
-	for _, s := range r.node.Subnets {
-		subnets[s.Name] = s
-	}
-	for _, t := range r.node.Tunnels {
-		f := families[0]
-		if t.Addr.Is6() {
-			f = families[1]
-		}
-		for _, p := range subnets[t.Subnet].CIDRs {
-			if p.Addr().Is4() == f.is4 {
+	for _, n := range r.node.Subnets {
+		for _, p := range n.CIDRs {
+			f := familyOf(p.Addr())
+			if source := r.node.Source(n, f.is4); n.Overlay && source.IsValid() {
 				rules = append(rules, rule("into the tunnel from elsewhere",
 					nft.Is(nft.MetaOIFName, device), nft.Is(f.daddr, nft.Prefix(p)), notIn(f.saddr, "subnets-"+f.suffix),
-					nft.Counter{}, nft.NAT{Kind: nft.SNAT, Addr: t.Addr, Flags: nft.NATFullyRandom}))
+					nft.Counter{}, nft.NAT{Kind: nft.SNAT, Addr: source, Flags: nft.NATFullyRandom}))
 			}
 		}
 	}
 	for _, nat := range r.node.NATs {
-		name := setName("nat-", nat.Name) + "-"
-		r.intervals(name, nat.Sources)
+		r.intervals(natSet(nat), nat.Sources)
 		for _, f := range families {
 			if !has(nat.Sources, f.is4) {
 				continue
 			}
-			rules = append(rules, rule("natOutgoing of "+clip(nat.Name),
-				nft.IsNot(nft.MetaOIFName, device), in(f.saddr, name+f.suffix),
-				notIn(f.daddr, fmt.Sprintf("vpc-%d-%s-%s", r.own[nat.VPC], nat.Except, f.suffix)),
-				nft.Counter{}, nft.Masquerade{Flags: nft.NATFullyRandom}))
+			s := append([]nft.Statement{nft.IsNot(nft.MetaOIFName, device)}, r.masqueraded(nat, f)...)
+			rules = append(rules, rule("natOutgoing of "+clip(nat.Name), append(s, nft.Counter{}, nft.Masquerade{Flags: nft.NATFullyRandom})...))
 		}
 	}
 	r.chain("postrouting", &nft.Base{Type: nft.TypeNAT, Hook: nft.HookPostrouting, Priority: claims.NFTPrioritySrcNAT}, rules...)
