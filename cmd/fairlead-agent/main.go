@@ -100,12 +100,12 @@ func run(ctx context.Context, path string) (err error) {
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, store.Close()) }()
+	defer func() { err = finish(err, store.Close()) }()
 	plane, err := openPlane(ctx, c, log)
 	if err != nil {
 		return runFailure{err}
 	}
-	defer func() { err = errors.Join(err, plane.Close()) }()
+	defer func() { err = finish(err, plane.Close()) }()
 	a, err := agent.New(agent.Config{Agent: c, Version: version, Store: store, Plane: plane, Namespaces: plane, Logger: log, Step: failpoints()})
 	if err != nil {
 		return runFailure{err}
@@ -116,6 +116,14 @@ func run(ctx context.Context, path string) (err error) {
 	}
 	log.Info("agent ended; the kernel keeps what it has")
 	return nil
+}
+
+// finish adds an error of closing, which is no fault of the user's.
+func finish(err, closing error) error {
+	if closing == nil {
+		return err
+	}
+	return errors.Join(err, runFailure{closing})
 }
 
 // openStore connects to the datastore. A server that is away is no error.
@@ -153,7 +161,7 @@ func uninstall(ctx context.Context, path string) (err error) {
 	if err != nil {
 		return runFailure{err}
 	}
-	defer func() { err = errors.Join(err, plane.Close()) }()
+	defer func() { err = finish(err, plane.Close()) }()
 	if err := plane.Uninstall(ctx); err != nil {
 		return runFailure{err}
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"os"
 	"path/filepath"
 
 	"github.com/fairlead-sdn/fairlead/internal/apply/linuxplane"
@@ -11,6 +12,10 @@ import (
 	"github.com/fairlead-sdn/fairlead/internal/config"
 	"github.com/fairlead-sdn/fairlead/internal/serve/attach"
 )
+
+// plainTable is an environment variable: "1" makes the agent behave as on a kernel
+// before 6.9, whose nftables tables have no owner (docs/plane-linux.md). For tests.
+const plainTable = "FAIRLEAD_PLAIN_TABLE"
 
 // plane is the linux plane of this process's network namespace.
 type plane struct {
@@ -24,7 +29,8 @@ func openPlane(ctx context.Context, c config.Agent, log *slog.Logger) (*plane, e
 		return nil, err
 	}
 	p, err := linuxplane.Open(ctx, linuxplane.Options{
-		NS: ns, BPFDir: c.BPFDir, SavedSysctls: filepath.Join(c.RunDir, "sysctls.json"), Log: log.With("component", "plane"),
+		NS: ns, BPFDir: c.BPFDir, SavedSysctls: filepath.Join(c.RunDir, "sysctls.json"), PlainTable: os.Getenv(plainTable) == "1",
+		Log: log.With("component", "plane"),
 	})
 	if err != nil {
 		return nil, errors.Join(err, ns.Close())
@@ -37,15 +43,11 @@ func (p *plane) Close() error { return errors.Join(p.Plane.Close(), p.ns.Close()
 
 // State implements attach.Namespaces.
 func (p *plane) State(path string) (attach.NamespaceState, error) {
-	alive, err := netns.Alive(path)
-	if err != nil {
-		return attach.NamespaceAlive, err
-	}
-	if !alive {
-		return attach.NamespaceDead, nil
-	}
 	ns, err := netns.Open(path)
-	if err != nil {
+	switch {
+	case errors.Is(err, netns.ErrGone), errors.Is(err, netns.ErrOther):
+		return attach.NamespaceDead, nil
+	case err != nil:
 		return attach.NamespaceAlive, err
 	}
 	host := ns.ID() == p.ns.ID()

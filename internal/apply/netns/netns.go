@@ -15,6 +15,10 @@ import (
 // it away.
 var ErrGone = errors.New("the network namespace is gone")
 
+// ErrOther says that what a path leads to is no network namespace, but something
+// else.
+var ErrOther = errors.New("this is not a network namespace")
+
 // ID is the identity of a namespace while it lives.
 type ID struct {
 	Dev, Inode uint64
@@ -36,7 +40,8 @@ func Current() (*NS, error) { return Open(self) }
 // Open opens the network namespace at an absolute path. What is there is looked
 // at before it is opened for real, so that a device, a pipe or a plain file that
 // somebody put there is never touched. The error is ErrGone if nothing is there,
-// or only the empty file that a namespace was once mounted on.
+// or only the empty file that a namespace was once mounted on, and ErrOther if it is
+// anything else.
 func Open(name string) (*NS, error) {
 	if !path.IsAbs(name) || path.Clean(name) != name || strings.ContainsRune(name, 0) {
 		return nil, fmt.Errorf("open network namespace %q: want a clean absolute path", name)
@@ -77,13 +82,13 @@ func isNamespace(fd int) error {
 	if err := unix.Fstat(fd, &st); err == nil && fs.Type != unix.PROC_SUPER_MAGIC && st.Mode&unix.S_IFMT == unix.S_IFREG && st.Size == 0 {
 		return ErrGone
 	}
-	return errors.New("this is not a namespace")
+	return ErrOther
 }
 
 func (n *NS) identify() error {
 	kind, err := unix.IoctlRetInt(n.fd, unix.NS_GET_NSTYPE)
 	if err != nil || kind != unix.CLONE_NEWNET {
-		return errors.New("this is not a network namespace")
+		return ErrOther
 	}
 	var st unix.Stat_t
 	if err := unix.Fstat(n.fd, &st); err != nil {
@@ -91,19 +96,6 @@ func (n *NS) identify() error {
 	}
 	n.id = ID{Dev: st.Dev, Inode: st.Ino}
 	return nil
-}
-
-// Alive reports whether there is a network namespace at the path. The error tells
-// that it cannot be known.
-func Alive(name string) (bool, error) {
-	n, err := Open(name)
-	if errors.Is(err, ErrGone) {
-		return false, nil
-	}
-	if err != nil {
-		return false, err
-	}
-	return true, n.Close()
 }
 
 // FD is the open file, valid until Close.

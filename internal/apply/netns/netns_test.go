@@ -80,23 +80,23 @@ func TestOpenRefuses(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, tc := range []struct {
-		name, path string
-		gone       bool
+		name, path  string
+		gone, known bool // known: it is certain that there is no network namespace
 	}{
-		{"relative", "proc/self/ns/net", false},
-		{"traversal", dir + "/../../proc/self/ns/net", false},
-		{"zero byte", "/proc\x00", false},
-		{"empty name", "", false},
-		{"a pipe does not block", fifo, false},
-		{"a file with content", plain, false},
-		{"a device", "/dev/null", false},
-		{"a directory", dir, false},
-		{"a namespace of another kind", "/proc/self/ns/uts", false},
-		{"another file of proc", "/proc/self/status", false},
-		{"nothing there", filepath.Join(dir, "none"), true},
-		{"below a file", plain + "/net", true},
-		{"what unmounting leaves", empty, true},
-		{"a process that is gone", "/proc/4194304/ns/net", true},
+		{"relative", "proc/self/ns/net", false, false},
+		{"traversal", dir + "/../../proc/self/ns/net", false, false},
+		{"zero byte", "/proc\x00", false, false},
+		{"empty name", "", false, false},
+		{"a pipe does not block", fifo, false, true},
+		{"a file with content", plain, false, true},
+		{"a device", "/dev/null", false, true},
+		{"a directory", dir, false, true},
+		{"a namespace of another kind", "/proc/self/ns/uts", false, true},
+		{"another file of proc", "/proc/self/status", false, true},
+		{"nothing there", filepath.Join(dir, "none"), true, true},
+		{"below a file", plain + "/net", true, true},
+		{"what unmounting leaves", empty, true, true},
+		{"a process that is gone", "/proc/4194304/ns/net", true, true},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			n, err := netns.Open(tc.path)
@@ -107,27 +107,24 @@ func TestOpenRefuses(t *testing.T) {
 			if errors.Is(err, netns.ErrGone) != tc.gone {
 				t.Errorf("Open(%q): %v; gone: want %v", tc.path, err, tc.gone)
 			}
-			if alive, err := netns.Alive(tc.path); alive || (err == nil) != tc.gone {
-				t.Errorf("Alive(%q): %v, %v", tc.path, alive, err)
+			if known := errors.Is(err, netns.ErrGone) || errors.Is(err, netns.ErrOther); known != tc.known {
+				t.Errorf("Open(%q): %v; certain: want %v", tc.path, err, tc.known)
 			}
 		})
 	}
 }
 
-func TestAliveAndIdentity(t *testing.T) {
+func TestIdentityAndEnd(t *testing.T) {
 	n := netnstest.New(t)
 	file := n.String()
 	if again := open(t, file); again.ID() != n.ID() {
 		t.Errorf("one namespace has two identities: %v and %v", n.ID(), again.ID())
 	}
-	if alive, err := netns.Alive(file); !alive || err != nil {
-		t.Errorf("Alive: %v, %v", alive, err)
-	}
 	if err := unix.Unmount(file, unix.MNT_DETACH); err != nil {
 		t.Fatal(err)
 	}
-	if alive, err := netns.Alive(file); alive || err != nil {
-		t.Errorf("Alive after unmounting: %v, %v", alive, err)
+	if again, err := netns.Open(file); !errors.Is(err, netns.ErrGone) {
+		t.Errorf("Open after unmounting: %v, %v", again, err)
 	}
 	own, err := netns.Current()
 	if err != nil {

@@ -155,7 +155,7 @@ func (d *Driver) Uninstall(ctx context.Context) error {
 		}
 	}
 	errs = append(errs, d.remover.flush(ctx), d.settings.restore())
-	d.shadow, d.carriers = nil, nil
+	d.shadow, d.vital = nil, vital{}
 	clear(d.verified)
 	return errors.Join(errs...)
 }

@@ -1,7 +1,9 @@
 package rtnl
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"net"
 	"net/netip"
 	"strings"
@@ -234,6 +236,66 @@ func TestUnderlayDownAndUp(t *testing.T) {
 	t.Logf("50 routes are back %v after the NIC", (<-repaired).Sub(start))
 	n.settle(state)
 	n.audit()
+}
+
+// An address of the node's that routes wait for is noticed when it comes: nothing else
+// tells that they can be had.
+func TestUnderlayAddressComes(t *testing.T) {
+	n, w := newNode(t), newWorld()
+	n.addUnderlay(w)
+	w.addPeers(0, 2, true)
+	for i := range w.Peers { // over IPv6 alone
+		dst := netip.PrefixFrom(netip.AddrFrom16([16]byte{0xfd, 0, 0x29, 15: byte(i << 2)}), 126)
+		w.Routes = append(w.Routes, intent.Route{VPC: "default", Dst: dst, NextHop: intent.NextHop{Peer: w.Peers[i].Name}})
+	}
+	state, nic := w.state(), n.link("nic")
+	addr := &netlink.Addr{IPNet: &net.IPNet{IP: w.Underlay[1].Addr().AsSlice(), Mask: net.CIDRMask(w.Underlay[1].Bits(), 128)}, Flags: unix.IFA_F_NODAD}
+	if err := n.out.AddrDel(nic, addr); err != nil {
+		t.Fatal(err)
+	}
+	if r := n.apply(state, apply.Options{}); len(r.Failed) != 2 {
+		t.Fatalf("without the address %d objects failed, want 2: %v", len(r.Failed), r.Failed)
+	}
+	_, repaired := n.watch(state)
+	start := time.Now()
+	if err := n.out.AddrAdd(nic, addr); err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("2 routes are there %v after the address", (<-repaired).Sub(start))
+	n.settle(state)
+	n.audit()
+}
+
+// A link that is down only between two looks of ours has lost its routes all the same,
+// and only the notifications in between tell of it.
+func TestLinkDownAndUpUnseen(t *testing.T) {
+	for _, tc := range []struct {
+		name, link string
+		direct     bool
+	}{
+		{"NIC under direct routes", "nic", true},
+		{"NIC under the tunnel", "nic", false},
+		{"host's end", "", false},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			n, w := newNode(t), newWorld()
+			n.addUnderlay(w)
+			pod := w.addPod(t, 2)
+			w.addPeers(0, 2, !tc.direct)
+			state := w.state()
+			n.mustApply(state, apply.Options{})
+			n.mustApply(state, apply.Options{}) // our own notifications are read
+			l := n.link(cmp.Or(tc.link, pod.HostInterface))
+			if err := errors.Join(n.out.LinkSetDown(l), n.out.LinkSetUp(l)); err != nil {
+				t.Fatal(err)
+			}
+			n.mustApply(state, apply.Options{})
+			n.audit()
+			if len(n.d.foreign) == 0 || n.d.foreign[0].What != "link "+l.Attrs().Name+" set down and up again" {
+				t.Errorf("reported: %v", n.d.foreign)
+			}
+		})
+	}
 }
 
 // What others do to what is theirs is nobody's concern.

@@ -47,8 +47,7 @@ type Driver struct {
 	// because of what we did ourselves.
 	shadow *shadow
 	stale  bool
-	// carriers are the links that the wanted routes use.
-	carriers map[int]bool
+	vital  vital
 	// verified are the ports whose pod's side we have seen to be right, by host's end.
 	verified map[string]verified
 	// failed are the ports and the tunnel (by link name) that Prepare could not make.
@@ -133,18 +132,25 @@ func (d *Driver) catchUp(refresh bool) error {
 		return d.read(0, false)
 	}
 	port, news, doomed := uint32(0), refresh || !complete, d.remover.doomed()
+	var bounced []string
 	for _, e := range events {
 		if e.key == (allLinks{}) {
 			d.reportSettings()
 			continue
 		}
-		if d.shadow.news(e, d.carriers, doomed) {
+		if d.shadow.news(e, d.vital, doomed) {
 			d.log.Debug("kernel notification differs from what we know", "object", fmt.Sprint(e.key), "deleted", e.deleted)
+			if e.dropped && e.link.up && d.shadow.links[e.link.index].up {
+				bounced = append(bounced, e.link.name)
+			}
 			port, news = cmp.Or(port, e.port), true
 		}
 	}
 	if !news {
 		return nil
+	}
+	for _, name := range bounced {
+		d.report(finding{"link", fmt.Sprintf("link %s set down and up again", name)}, processOf(port))
 	}
 	return d.read(port, true)
 }
@@ -163,7 +169,7 @@ func (d *Driver) read(port uint32, report bool) error {
 		return nil
 	}
 	process := processOf(port)
-	for _, f := range old.compare(next, d.carriers) {
+	for _, f := range old.compare(next, d.vital) {
 		d.report(f, process)
 	}
 	return nil
@@ -283,7 +289,13 @@ func (d *Driver) Commit(ctx context.Context, want linux.State, o apply.Options, 
 		failed[p.Ref] = d.failed[p.HostName]
 	}
 	changes, failures, carriers := d.shadow.planRoutes(want.Routes, failed)
-	d.carriers = carriers
+	near := d.shadow.near()
+	for _, a := range want.Underlay {
+		if i, ok := near[a]; ok {
+			carriers[i] = true
+		}
+	}
+	d.vital = vital{links: carriers, addrs: want.Underlay}
 	for _, f := range failures {
 		r.fail(f.Ref, f.Err)
 	}
@@ -313,7 +325,7 @@ func (d *Driver) run(ctx context.Context, changes []change, o apply.Options, r *
 			return
 		}
 		for _, c := range changes {
-			if (c.diff.Problem == unexpected) != removals || ctx.Err() != nil {
+			if (c.diff.Problem == unexpected) != removals || o.AddOnly && c.diff.Problem != missing || ctx.Err() != nil {
 				continue
 			}
 			if err := c.do(d.conn); err != nil {

@@ -188,12 +188,15 @@ func (c *conn) removeGroup(group uint32) error {
 }
 
 // addPair makes the pair of a port: both ends down, with their final names,
-// addresses and MTU, the pod's end in its namespace from the start.
+// addresses and MTU, the pod's end in its namespace from the start. The host's end
+// has no ARP: what a pod says in it would enter the node's neighbour table, which is
+// one for all links, so that a pod could fill it.
 func (c *conn) addPair(p linux.Port, pod *netns.NS) error {
-	m := linkHeader(0, 0, 0)
+	m := linkHeader(0, unix.IFF_NOARP, unix.IFF_NOARP)
 	m.addString(unix.IFLA_IFNAME, p.HostName)
 	m.add(unix.IFLA_ADDRESS, p.HostMAC[:])
 	m.addUint32(unix.IFLA_MTU, uint32(p.MTU))
+	m.oneQueue()
 	m.nested(unix.IFLA_LINKINFO, func(m *message) {
 		m.addString(unix.IFLA_INFO_KIND, "veth")
 		m.nested(unix.IFLA_INFO_DATA, func(m *message) {
@@ -202,11 +205,20 @@ func (c *conn) addPair(p linux.Port, pod *netns.NS) error {
 				m.addString(unix.IFLA_IFNAME, p.Name)
 				m.add(unix.IFLA_ADDRESS, p.MAC[:])
 				m.addUint32(unix.IFLA_MTU, uint32(p.MTU))
+				m.oneQueue()
 				m.addUint32(unix.IFLA_NET_NS_FD, uint32(pod.FD()))
 			})
 		})
 	})
 	return c.do(unix.RTM_NEWLINK, unix.NLM_F_CREATE|unix.NLM_F_EXCL, m)
+}
+
+// oneQueue asks for the one queue per direction that an end of a pair uses. Otherwise
+// the kernel makes one for each CPU, takes all but one back, and waits for every CPU
+// to have noticed, with all other changes of links in the machine waiting behind.
+func (m *message) oneQueue() {
+	m.addUint32(unix.IFLA_NUM_TX_QUEUES, 1)
+	m.addUint32(unix.IFLA_NUM_RX_QUEUES, 1)
 }
 
 // addTunnel makes the tunnel device, down.

@@ -110,6 +110,7 @@ func (m *monitor) drain() (events []event, complete bool, err error) {
 				continue
 			}
 			if i, seen := last[e.key]; seen {
+				e.dropped = e.dropped || events[i].dropped
 				events[i] = e
 				continue
 			}
@@ -136,10 +137,12 @@ type event struct {
 	key     any
 	deleted bool
 	// port is the netlink port of who made the change, usually the process's id.
-	port  uint32
-	link  link
-	neigh neigh
-	route route
+	port uint32
+	link link
+	// dropped says that the link was set down, whatever came after.
+	dropped bool
+	neigh   neigh
+	route   route
 }
 
 // allLinks is the key of a change of a setting for all links.
@@ -154,7 +157,7 @@ func parseEvent(msg syscall.NetlinkMessage) (event, bool) {
 	case unix.RTM_NEWLINK, unix.RTM_DELLINK:
 		e.deleted = msg.Header.Type == unix.RTM_DELLINK
 		e.link, ok = parseLink(msg.Data)
-		e.key = e.link.index
+		e.key, e.dropped = e.link.index, ok && !e.link.up && changedUp(msg.Data)
 	case unix.RTM_NEWNEIGH, unix.RTM_DELNEIGH:
 		e.neigh, ok = parseNeigh(msg.Data)
 		e.deleted = msg.Header.Type == unix.RTM_DELNEIGH || !e.neigh.permanent
@@ -180,12 +183,19 @@ func parseEvent(msg syscall.NetlinkMessage) (event, bool) {
 	return e, ok
 }
 
+// changedUp reports whether a notification is about IFF_UP: that of a new link, with
+// all bits set, is not.
+func changedUp(ifinfo []byte) bool {
+	change := binary.NativeEndian.Uint32(ifinfo[12:])
+	return change != ^uint32(0) && change&unix.IFF_UP != 0
+}
+
 // news reports whether an event tells of something that differs from the shadow
 // and matters. What does not matter to us is taken into the shadow.
-func (s *shadow) news(e event, carriers, doomed map[int]bool) bool {
+func (s *shadow) news(e event, v vital, doomed map[int]bool) bool {
 	switch key := e.key.(type) {
 	case int:
-		return s.linkNews(key, e, carriers, doomed)
+		return s.linkNews(key, e, v.links, doomed)
 	case neighKey:
 		if !ours(s.links[key.index].name) {
 			return false
@@ -196,7 +206,7 @@ func (s *shadow) news(e event, carriers, doomed map[int]bool) bool {
 		if s.addrs[key] != e.deleted || doomed[key.index] {
 			return false
 		}
-		if ours(s.links[key.index].name) || carriers[key.index] {
+		if ours(s.links[key.index].name) || v.address(key) {
 			return true
 		}
 		if e.deleted {
@@ -217,14 +227,17 @@ func (s *shadow) news(e event, carriers, doomed map[int]bool) bool {
 
 func (s *shadow) linkNews(index int, e event, carriers, doomed map[int]bool) bool {
 	old, known := s.links[index]
-	if doomed[index] || known != e.deleted && old == e.link {
+	// One that was down for a moment has lost its routes, and the kernel says nothing
+	// of those.
+	dropped := e.dropped && old.up && !e.deleted
+	if doomed[index] || known != e.deleted && old == e.link && !dropped {
 		return false
 	}
 	if e.deleted && !known {
 		return false
 	}
 	matters := ours(old.name) || !e.deleted && ours(e.link.name)
-	if carriers[index] && (e.deleted || old.up != e.link.up) {
+	if carriers[index] && (e.deleted || old.up != e.link.up || dropped) {
 		matters = true
 	}
 	if matters {

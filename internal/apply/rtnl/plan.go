@@ -259,6 +259,7 @@ func planHostEnd(l link, p linux.Port) []apply.Difference {
 	tell("kind", "veth", l.kind)
 	tell("mac", p.HostMAC.String(), l.mac.String())
 	tell("mtu", fmt.Sprint(p.MTU), fmt.Sprint(l.mtu))
+	tell("noarp", "true", fmt.Sprint(l.noARP))
 	tell("up", "true", fmt.Sprint(l.up))
 	return out
 }

@@ -101,7 +101,7 @@ func (p pod) planRest(want linux.Port, given map[netip.Addr]packet.MAC) []podCha
 			add("neighbour", gw.String(), problem(have), want.HostMAC.String(), got.String(), false,
 				func(c *conn) error { return c.setNeighbour(k, want.HostMAC) })
 		}
-		r := defaultRoute(index, gw)
+		r := defaultRoute(want.Name, index, gw)
 		got, have := p.routes[r.routeKey]
 		if have && got.kind == r.kind && len(got.hops) == 1 && got.hops[0] == r.hops[0] {
 			continue
@@ -123,11 +123,21 @@ func problem(have bool) string {
 	return missing
 }
 
-func defaultRoute(index int, gw netip.Addr) route {
+// primary is the interface that every runtime gives a pod first.
+const primary = "eth0"
+
+// secondMetric is added to the metric of a further interface's default route, with
+// the link's index: each has a route of its own, none takes the first one's place.
+const secondMetric = 1024
+
+func defaultRoute(name string, index int, gw netip.Addr) route {
 	r := route{kind: unix.RTN_UNICAST, protocol: claims.RouteProtocol, hops: []hop{{index, gw}}}
 	r.routeKey = routeKey{netip.PrefixFrom(netip.IPv4Unspecified(), 0), 0}
 	if gw.Is6() {
 		r.routeKey = routeKey{netip.PrefixFrom(netip.IPv6Unspecified(), 0), 1024}
+	}
+	if name != primary {
+		r.metric += secondMetric + uint32(index)
 	}
 	return r
 }

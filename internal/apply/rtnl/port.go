@@ -261,6 +261,13 @@ func (s *setup) correctHost() error {
 		s.say("set MTU of link %s to %d", host.name, s.port.MTU)
 		host.mtu, s.res.stale = s.port.MTU, true
 	}
+	if !host.noARP {
+		if err := s.conn.setNoARP(host.index); err != nil {
+			return fmt.Errorf("set link %s to noarp: %w", host.name, err)
+		}
+		s.say("set link %s to noarp", host.name)
+		host.noARP, s.res.stale = true, true // as above
+	}
 	return nil
 }
 

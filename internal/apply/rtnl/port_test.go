@@ -131,7 +131,7 @@ func TestAddOnly(t *testing.T) {
 	full := w.state()
 	n.mustApply(full, apply.Options{})
 	w.Ports = w.Ports[1:]
-	w.Routes = nil
+	w.Routes, w.Tunnels = nil, nil // so that the sources of routes differ too
 	c := w.addPod(t, 4)
 	if err := n.d.Close(); err != nil {
 		t.Fatal(err)
@@ -139,7 +139,7 @@ func TestAddOnly(t *testing.T) {
 	n.start()
 	r := n.apply(w.state(), apply.Options{AddOnly: true})
 	for _, change := range r.Changes {
-		if strings.HasPrefix(change, "remove") || strings.Contains(change, "down") {
+		if strings.HasPrefix(change, "remove") || strings.Contains(change, "down") || strings.HasPrefix(change, "correct route") {
 			t.Errorf("an add-only Apply did: %s", change)
 		}
 	}
@@ -281,6 +281,43 @@ func TestPortChanges(t *testing.T) {
 	}
 	if mtu := mustLink(t, pod, "eth0").Attrs().MTU; mtu != 1400 {
 		t.Errorf("MTU in the pod: got %d, want 1400", mtu)
+	}
+}
+
+// A further interface of a pod neither takes the first one's default routes nor, when
+// it goes, leaves the pod without.
+func TestSecondInterface(t *testing.T) {
+	n, w := newNode(t), newWorld()
+	first := w.addPod(t, 2)
+	second := port(3, first.Netns)
+	second.ID, second.Interface = first.ID+"-second", "net1"
+	w.Ports = append(w.Ports, second)
+	other := w.addPod(t, 4)
+	n.mustApply(w.state(), apply.Options{})
+	for _, p := range []intent.Port{first, second} {
+		if diffs, err := n.d.CheckPort(t.Context(), p, w.MTU); err != nil || len(diffs) > 0 {
+			t.Errorf("%s: %v, error %v", p.Interface, diffs, err)
+		}
+	}
+	netnstest.Serve(t, w.pods[other.ID], 8080)
+	reach(t, w.pods[first.ID], other.Addresses[0])
+	reach(t, w.pods[first.ID], other.Addresses[1])
+	w.Ports = slices.DeleteFunc(w.Ports, func(p intent.Port) bool { return p.ID == second.ID })
+	n.mustApply(w.state(), apply.Options{})
+	if diffs, err := n.d.CheckPort(t.Context(), first, w.MTU); err != nil || len(diffs) > 0 {
+		t.Errorf("after the second has gone: %v, error %v", diffs, err)
+	}
+}
+
+// More queues than the one that is used cost a wait for every CPU, per pair.
+func TestPairsHaveOneQueue(t *testing.T) {
+	n, w := newNode(t), newWorld()
+	p := w.addPod(t, 2)
+	n.mustApply(w.state(), apply.Options{})
+	for _, a := range []*netlink.LinkAttrs{mustLink(t, n.out, p.HostInterface).Attrs(), mustLink(t, handle(t, w.pods[p.ID]), "eth0").Attrs()} {
+		if a.NumTxQueues != 1 || a.NumRxQueues != 1 {
+			t.Errorf("%s has %d queues to send and %d to receive, want one of each", a.Name, a.NumTxQueues, a.NumRxQueues)
+		}
 	}
 }
 

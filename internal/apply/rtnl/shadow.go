@@ -87,15 +87,18 @@ func (s *shadow) forget(index int) {
 	})
 }
 
-// carriers are the links that our routes use.
-func (s *shadow) carriers() map[int]bool {
-	out := map[int]bool{}
-	for _, r := range s.routes {
-		for _, h := range r.hops {
-			out[h.index] = true
-		}
-	}
-	return out
+// vital are things of the node's that ours cannot do without.
+type vital struct {
+	// links that the wanted routes use, and those to other nodes, by index.
+	links map[int]bool
+	// addrs are the node's own among nodes, there or not.
+	addrs []netip.Addr
+}
+
+// address reports whether an address, there or not, is one of them or on one of the
+// links.
+func (v vital) address(k addrKey) bool {
+	return v.links[k.index] || slices.Contains(v.addrs, k.prefix.Addr())
 }
 
 // finding is one difference between two shadows, for people.
@@ -103,17 +106,16 @@ type finding struct {
 	subsystem, what string
 }
 
-// compare says what of ours changed from s to next. carriers are further links
-// that matter because routes of ours use them.
-func (s *shadow) compare(next *shadow, carriers map[int]bool) []finding {
-	out := s.compareLinks(next, carriers)
+// compare says what of ours changed from s to next.
+func (s *shadow) compare(next *shadow, v vital) []finding {
+	out := s.compareLinks(next, v.links)
 	for k := range s.addrs {
-		if (ours(s.links[k.index].name) || carriers[k.index]) && !next.addrs[k] {
+		if (ours(s.links[k.index].name) || v.address(k)) && !next.addrs[k] {
 			out = append(out, finding{"address", fmt.Sprintf("address %s dev %s deleted", k.prefix, s.name(k.index))})
 		}
 	}
 	for k := range next.addrs {
-		if ours(next.links[k.index].name) && !s.addrs[k] {
+		if (ours(next.links[k.index].name) || slices.Contains(v.addrs, k.prefix.Addr())) && !s.addrs[k] {
 			out = append(out, finding{"address", fmt.Sprintf("address %s dev %s added", k.prefix, next.name(k.index))})
 		}
 	}

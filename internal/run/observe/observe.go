@@ -28,8 +28,11 @@ type Metrics struct {
 	cni      *prometheus.HistogramVec
 }
 
-// buckets reach from a tenth of a millisecond to half a minute.
-var buckets = prometheus.ExponentialBuckets(0.0001, 2.5, 14)
+// buckets reach from a tenth of a millisecond to half a minute, in numbers that people
+// set limits in.
+var buckets = []float64{
+	0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30,
+}
 
 // New registers the metrics.
 func New(r prometheus.Registerer) *Metrics {

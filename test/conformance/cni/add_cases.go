@@ -265,7 +265,7 @@ func testTwoInterfaces(t *testing.T, s *suite) {
 		t.Errorf("net1 is %+v, want it up with %v", got, prefixes(second))
 	}
 	net1.mustDel(t)
-	if _, ok := c.interfaceNamed(t, "net1"); ok {
+	if !eventually(t.Context(), func() bool { _, there := c.interfaceNamed(t, "net1"); return !there }) {
 		t.Error("net1 is still there after its DEL")
 	}
 	s.wantReleased(t, addresses(second))

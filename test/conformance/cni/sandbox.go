@@ -29,31 +29,42 @@ type sandbox struct {
 func (s *suite) newSandbox(t *testing.T, name string) *sandbox {
 	t.Helper()
 	b := &sandbox{s: s, path: filepath.Join(s.target.NetnsDir, name), fd: -1}
-	err := s.target.RunIn(func() error {
-		if err := os.MkdirAll(s.target.NetnsDir, 0o755); err != nil {
-			return err
-		}
-		if err := os.WriteFile(b.path, nil, 0o444); err != nil {
-			return err
-		}
-		node, err := openNamespace("net")
-		if err != nil {
-			return err
-		}
-		defer unix.Close(node)
-		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
-			return fmt.Errorf("unshare: %w", err)
-		}
-		if b.fd, err = openNamespace("net"); err == nil {
-			err = unix.Mount("/proc/thread-self/ns/net", b.path, "", unix.MS_BIND, "")
-		}
-		return errors.Join(err, unix.Setns(node, unix.CLONE_NEWNET))
-	})
+	err := b.make()
 	t.Cleanup(func() { b.destroy(t) })
 	if err != nil {
 		t.Fatalf("make a network namespace at %s: %v", b.path, err)
 	}
 	return b
+}
+
+// make makes the namespace and mounts it on the node. The node's /proc need not know
+// this process, so that the namespace is not named there: its mount is cloned here
+// and moved to its place there.
+func (b *sandbox) make() error {
+	tree := -1
+	err := onThread(func() (err error) {
+		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+			return fmt.Errorf("unshare: %w", err)
+		}
+		if b.fd, err = openNamespace("net"); err != nil {
+			return err
+		}
+		tree, err = unix.OpenTree(b.fd, "", unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_EMPTY_PATH)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	defer unix.Close(tree)
+	return b.s.target.RunIn(func() error {
+		if err := os.MkdirAll(b.s.target.NetnsDir, 0o755); err != nil {
+			return err
+		}
+		if err := os.WriteFile(b.path, nil, 0o444); err != nil {
+			return err
+		}
+		return unix.MoveMount(tree, "", unix.AT_FDCWD, b.path, unix.MOVE_MOUNT_F_EMPTY_PATH)
+	})
 }
 
 // destroy removes the namespace, as a runtime does when a container has died.
