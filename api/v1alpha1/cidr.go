@@ -6,14 +6,16 @@ import (
 )
 
 // reservedRanges can never be pod addresses: unspecified ("this network"),
-// loopback, link-local, and multicast with the reserved class E (RFC 6890).
+// loopback, link-local, and multicast with the reserved class E (RFC 6890). ::/80
+// holds the IPv4-mapped addresses too (RFC 4291, section 2.5.5.2): tunnel maps know
+// IPv4 addresses by them.
 func reservedRanges() []netip.Prefix {
 	return []netip.Prefix{
 		netip.MustParsePrefix("0.0.0.0/8"),
 		netip.MustParsePrefix("127.0.0.0/8"),
 		netip.MustParsePrefix("169.254.0.0/16"),
 		netip.MustParsePrefix("224.0.0.0/3"),
-		netip.MustParsePrefix("::/127"),
+		netip.MustParsePrefix("::/80"),
 		netip.MustParsePrefix("fe80::/10"),
 		netip.MustParsePrefix("ff00::/8"),
 	}
@@ -57,11 +59,11 @@ func ParseAddr(s string) (netip.Addr, error) {
 	return a, nil
 }
 
-// checkUsable refuses ranges that no pod can have.
-func checkUsable(p netip.Prefix) error {
+// CheckUsable refuses ranges that no pod can have.
+func CheckUsable(p netip.Prefix) error {
 	for _, r := range reservedRanges() {
 		if r.Overlaps(p) {
-			return fmt.Errorf("overlaps %s, which is unspecified, loopback, link-local, multicast or reserved: use a private range such as 10.128.0.0/14 or fd00:10::/64", r)
+			return fmt.Errorf("overlaps %s, which is unspecified, loopback, IPv4-mapped, link-local, multicast or reserved: use a private range such as 10.128.0.0/14 or fd00:10::/64", r)
 		}
 	}
 	return nil

@@ -2,7 +2,7 @@ package v1alpha1
 
 // The values that absent fields take.
 const (
-	// DefaultVPCName is the VPC and the Subnet that the controller creates.
+	// DefaultVPCName is the VPC that the controller creates.
 	DefaultVPCName = "default"
 	// DefaultSubnetName is the Subnet that the controller creates in it.
 	DefaultSubnetName = "default"

@@ -164,7 +164,7 @@ type SubnetSpec struct {
 	// +kubebuilder:validation:MaxItems=32
 	// +kubebuilder:validation:items:MaxLength=43
 	// +kubebuilder:validation:items:XValidation:rule="isCIDR(self) && string(cidr(self).masked()) == self",message="must be a CIDR in canonical form without host bits, such as 10.128.0.0/14 or fd00:10::/64"
-	// +kubebuilder:validation:items:XValidation:rule="!isCIDR(self) || !['0.0.0.0/8', '127.0.0.0/8', '169.254.0.0/16', '224.0.0.0/3', '::/127', 'fe80::/10', 'ff00::/8'].exists(r, cidr(r).containsCIDR(self) || cidr(self).containsCIDR(r))",message="must not touch the unspecified, loopback, link-local, multicast and reserved ranges"
+	// +kubebuilder:validation:items:XValidation:rule="!isCIDR(self) || !['0.0.0.0/8', '127.0.0.0/8', '169.254.0.0/16', '224.0.0.0/3', '::/80', 'fe80::/10', 'ff00::/8'].exists(r, cidr(r).containsCIDR(self) || cidr(self).containsCIDR(r))",message="must not touch the unspecified, loopback, IPv4-mapped, link-local, multicast and reserved ranges"
 	// +kubebuilder:validation:XValidation:rule="oldSelf.all(c, c in self)",message="existing cidrs may not be changed or removed: add new ones, or make a new Subnet"
 	CIDRs []string `json:"cidrs"`
 	// Transport is Overlay, Routed or Underlay. Immutable.
@@ -282,7 +282,7 @@ type IPBlockSpec struct {
 	// CIDR of the block. Immutable.
 	// +kubebuilder:validation:MaxLength=43
 	// +kubebuilder:validation:XValidation:rule="isCIDR(self) && string(cidr(self).masked()) == self",message="must be a CIDR in canonical form without host bits"
-	// +kubebuilder:validation:XValidation:rule="!isCIDR(self) || !['0.0.0.0/8', '127.0.0.0/8', '169.254.0.0/16', '224.0.0.0/3', '::/127', 'fe80::/10', 'ff00::/8'].exists(r, cidr(r).containsCIDR(self) || cidr(self).containsCIDR(r))",message="must not touch the unspecified, loopback, link-local, multicast and reserved ranges"
+	// +kubebuilder:validation:XValidation:rule="!isCIDR(self) || !['0.0.0.0/8', '127.0.0.0/8', '169.254.0.0/16', '224.0.0.0/3', '::/80', 'fe80::/10', 'ff00::/8'].exists(r, cidr(r).containsCIDR(self) || cidr(self).containsCIDR(r))",message="must not touch the unspecified, loopback, IPv4-mapped, link-local, multicast and reserved ranges"
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="cidr is immutable"
 	CIDR string `json:"cidr"`
 	// Node that owns the block. Only its agent allocates from it. Immutable: a

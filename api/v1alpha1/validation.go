@@ -14,13 +14,15 @@ import (
 
 // The bounds that the CRDs state too.
 const (
-	maxVNI      = 1<<24 - 1
-	maxCIDRs    = 32
+	maxVNI = 1<<24 - 1
+	// MaxCIDRs is how many CIDRs a Subnet can have.
+	MaxCIDRs    = 32
 	maxExcludes = 256
 	// maxBlockEntries bounds an IPBlock's size to what every datastore stores.
 	maxBlockEntries = 8192
-	// maxProblems of a NodeNetwork's status.
+	// maxProblems and maxWanted bound the lists of a NodeNetwork's status.
 	maxProblems = 50
+	maxWanted   = 256
 )
 
 // ValidateVPC checks a VPC as it would be stored, defaults filled in. old is
@@ -64,8 +66,8 @@ func ValidateNodeNetwork(n, old *NodeNetwork) field.ErrorList {
 	if len(n.Status.Problems) > maxProblems {
 		errs = append(errs, field.TooMany(status.Child("problems"), len(n.Status.Problems), maxProblems))
 	}
-	if len(n.Status.Wanted) > maxExcludes {
-		errs = append(errs, field.TooMany(status.Child("wanted"), len(n.Status.Wanted), maxExcludes))
+	if len(n.Status.Wanted) > maxWanted {
+		errs = append(errs, field.TooMany(status.Child("wanted"), len(n.Status.Wanted), maxWanted))
 	}
 	errs = append(errs, validateOwners(n.Status.Borrowed, status.Child("borrowed"), netip.Prefix{})...)
 	return append(errs, validateConditions(n.Status.Conditions)...)
@@ -118,7 +120,7 @@ func ValidateIPBlock(b, old *IPBlock) field.ErrorList {
 	}
 	cidr, err := ParseCIDR(b.Spec.CIDR)
 	if err == nil {
-		err = checkUsable(cidr)
+		err = CheckUsable(cidr)
 	}
 	if err != nil {
 		return append(errs, field.Invalid(path.Child("cidr"), b.Spec.CIDR, err.Error()))

@@ -48,15 +48,15 @@ func validateCIDRs(texts []string, path *field.Path) field.ErrorList {
 	switch n := len(texts); {
 	case n == 0:
 		return field.ErrorList{field.Required(path, "at least one CIDR, such as 10.128.0.0/14 or fd00:10::/64")}
-	case n > maxCIDRs:
-		return field.ErrorList{field.TooMany(path, n, maxCIDRs)}
+	case n > MaxCIDRs:
+		return field.ErrorList{field.TooMany(path, n, MaxCIDRs)}
 	}
 	var errs field.ErrorList
 	parsed := make([]netip.Prefix, len(texts))
 	for i, s := range texts {
 		p, err := ParseCIDR(s)
 		if err == nil {
-			err = checkUsable(p)
+			err = CheckUsable(p)
 		}
 		if err != nil {
 			errs = append(errs, field.Invalid(path.Index(i), s, err.Error()))
@@ -171,20 +171,6 @@ func validateSubnetUpdate(now, before *SubnetSpec, path *field.Path) field.Error
 		}
 	}
 	return errs
-}
-
-// OverlapsWith returns the first pair of CIDRs, one of each Subnet, that share
-// addresses. Malformed CIDRs are passed over.
-func (s *Subnet) OverlapsWith(other *Subnet) (mine, theirs netip.Prefix, ok bool) {
-	others := validCIDRs(other.Spec.CIDRs)
-	for _, p := range validCIDRs(s.Spec.CIDRs) {
-		for _, q := range others {
-			if p.Overlaps(q) {
-				return p, q, true
-			}
-		}
-	}
-	return netip.Prefix{}, netip.Prefix{}, false
 }
 
 // ValidateSubnetAgainst checks the CIDRs of a Subnet against the other objects

@@ -4,7 +4,7 @@ import "syscall"
 
 // Set by the linker.
 var (
-	version    = "devel"
+	version    = "dev"
 	socketPath = "/run/fairlead/cni.sock"
 )
 

@@ -36,7 +36,7 @@ import (
 )
 
 // version is set by the linker: -X main.version=v1.2.3.
-var version = "development"
+var version = "dev"
 
 const (
 	defaultConfig = "/etc/fairlead/controller.yaml"

@@ -39,7 +39,7 @@ func TestExitCodes(t *testing.T) {
 		code int
 		want string // in what is printed
 	}{
-		{"version", []string{"--version"}, 0, "fairlead-controller development (go"},
+		{"version", []string{"--version"}, 0, "fairlead-controller dev (go"},
 		{"help", []string{"--help"}, 0, "-config FILE"},
 		{"unknown flag", []string{"--conf", "x"}, 2, "flag provided but not defined: -conf; try --help"},
 		{"argument", []string{"start"}, 2, `unexpected argument "start"`},

@@ -340,7 +340,9 @@ func (d Datastore) validate(p *problems) {
 	}
 	for i, e := range d.Etcd.Endpoints {
 		u, err := url.Parse(e)
-		if err != nil || u.Scheme != "http" && u.Scheme != "https" && u.Scheme != "unix" {
+		if strings.Contains(e, "@") {
+			p.add(fmt.Sprintf("datastore.etcd.endpoints[%d]", i), "holds a user name or password, which would get into logs: remove it, clients are known by their certificates")
+		} else if err != nil || u.Scheme != "http" && u.Scheme != "https" && u.Scheme != "unix" {
 			p.add(fmt.Sprintf("datastore.etcd.endpoints[%d]", i), "%q is not a URL with http, https or unix", e)
 		}
 	}

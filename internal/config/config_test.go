@@ -58,6 +58,14 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
+// S10: what is wrong with a password is said without it.
+func TestPasswordIsNotRepeated(t *testing.T) {
+	_, err := LoadAgent(write(t, "apiVersion: fairlead.dev/config/v1alpha1\nkind: AgentConfig\ndatastore: {etcd: {endpoints: ['https://user:canary@192.0.2.1:2379', 'https://u:canary@%zz']}}\n"))
+	if err == nil || strings.Contains(err.Error(), "canary") {
+		t.Errorf("%v: want a refusal that does not repeat the endpoint", err)
+	}
+}
+
 func TestEveryMistakeIsReported(t *testing.T) {
 	_, err := LoadAgent(write(t, agent+"mtu: 1\nplane: x\nlog: {format: xml}\n"))
 	for _, want := range []string{"mtu:", "plane:", "log.format:"} {

@@ -4,6 +4,8 @@ import (
 	"crypto/rand"
 	"fmt"
 	"reflect"
+	"slices"
+	"strings"
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -157,9 +159,44 @@ func (a *Admission) admit(r *Resource, o, old Object, list Lister) error {
 		}
 	}
 	if len(errs) > 0 {
-		return apierrors.NewInvalid(r.GroupVersionKind().GroupKind(), o.GetName(), errs)
+		return apierrors.NewInvalid(r.GroupVersionKind().GroupKind(), brief(o.GetName(), maxQuoted), shorten(errs))
 	}
 	return nil
+}
+
+// What an error repeats of a value, says about it, in bytes, and how many it lists:
+// people read it, and a write may hold a megabyte.
+const (
+	maxQuoted = 256
+	maxDetail = 1024
+	maxErrors = 32
+)
+
+func shorten(errs field.ErrorList) field.ErrorList {
+	if more := len(errs) - maxErrors; more > 0 {
+		errs = slices.Clone(errs[:maxErrors])
+		errs[maxErrors-1].Detail += fmt.Sprintf(" (and %d further mistakes)", more)
+	}
+	for _, e := range errs {
+		e.Field, e.Detail = brief(e.Field, maxQuoted), brief(e.Detail, maxDetail)
+		switch v := e.BadValue.(type) {
+		case nil, bool, int, int32, int64:
+		case string:
+			e.BadValue = brief(v, maxQuoted)
+		default:
+			if text := fmt.Sprint(v); len(text) > maxQuoted {
+				e.BadValue = brief(text, maxQuoted)
+			}
+		}
+	}
+	return errs
+}
+
+func brief(s string, most int) string {
+	if len(s) <= most {
+		return s
+	}
+	return strings.ToValidUTF8(s[:most], "") + "…"
 }
 
 // validateAgainst finds collisions with other objects, where the kind has any.

@@ -42,6 +42,22 @@ func TestAdmissionIsInjectable(t *testing.T) {
 	}
 }
 
+// A refusal is for people, whatever was written.
+func TestRefusalsAreShort(t *testing.T) {
+	long, many := &v1alpha1.Subnet{}, &v1alpha1.Subnet{}
+	long.Name, long.Spec.CIDRs = strings.Repeat("n", 1<<20), []string{strings.Repeat("1", 1<<20)}
+	many.Name = "many"
+	for range 5000 {
+		many.Spec.CIDRs = append(many.Spec.CIDRs, "banana")
+	}
+	for _, s := range []*v1alpha1.Subnet{long, many} {
+		_, err := new(Admission).Create(s, nil)
+		if !apierrors.IsInvalid(err) || len(err.Error()) > 16<<10 {
+			t.Errorf("%T of %d bytes: %.300s", err, len(err.Error()), err)
+		}
+	}
+}
+
 func TestRandomUID(t *testing.T) {
 	seen := map[types.UID]bool{}
 	for range 1000 {

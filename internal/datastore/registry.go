@@ -13,9 +13,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta"
 	apivalidation "k8s.io/apimachinery/pkg/api/validation"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	policyv1beta1 "sigs.k8s.io/network-policy-api/apis/v1beta1"
@@ -56,9 +54,8 @@ type Resource struct {
 	Namespaced bool
 	// HasStatus: the status is written by UpdateStatus alone.
 	HasStatus bool
-	// New and NewList make an empty object and an empty typed list.
-	New     func() Object
-	NewList func() runtime.Object
+	// New makes an empty object.
+	New func() Object
 
 	validName apivalidation.ValidateNameFunc
 	// setDefaults and validate are nil where there is nothing to do. validate gets
@@ -114,77 +111,77 @@ func (r *Resource) CheckKey(k Key) error {
 var resources = map[Kind]*Resource{
 	KindNamespace: {
 		GroupVersion: corev1.SchemeGroupVersion, Plural: "namespaces", ShortNames: []string{"ns"}, HasStatus: true,
-		New: newOf[corev1.Namespace], NewList: listOf[corev1.NamespaceList],
+		New:       newOf[corev1.Namespace],
 		validName: apivalidation.ValidateNamespaceName, setDefaults: forType(defaultNamespace),
 	},
 	KindNode: {
 		GroupVersion: corev1.SchemeGroupVersion, Plural: "nodes", ShortNames: []string{"no"}, HasStatus: true,
-		New: newOf[corev1.Node], NewList: listOf[corev1.NodeList],
+		New:      newOf[corev1.Node],
 		validate: check(validateNode),
 	},
 	KindPod: {
 		GroupVersion: corev1.SchemeGroupVersion, Plural: "pods", ShortNames: []string{"po"}, Namespaced: true, HasStatus: true,
-		New: newOf[corev1.Pod], NewList: listOf[corev1.PodList],
+		New:         newOf[corev1.Pod],
 		setDefaults: forType(defaultPod), validate: check(validatePod),
 	},
 	KindService: {
 		GroupVersion: corev1.SchemeGroupVersion, Plural: "services", ShortNames: []string{"svc"}, Namespaced: true, HasStatus: true,
-		New: newOf[corev1.Service], NewList: listOf[corev1.ServiceList],
+		New:       newOf[corev1.Service],
 		validName: apivalidation.NameIsDNS1035Label, setDefaults: forType(defaultService), validate: check(validateService),
 	},
 	KindEndpointSlice: {
 		GroupVersion: discoveryv1.SchemeGroupVersion, Plural: "endpointslices", Namespaced: true,
-		New: newOf[discoveryv1.EndpointSlice], NewList: listOf[discoveryv1.EndpointSliceList],
+		New:         newOf[discoveryv1.EndpointSlice],
 		setDefaults: forType(defaultEndpointSlice), validate: check(validateEndpointSlice),
 	},
 	KindNetworkPolicy: {
 		GroupVersion: networkingv1.SchemeGroupVersion, Plural: "networkpolicies", ShortNames: []string{"netpol"}, Namespaced: true,
-		New: newOf[networkingv1.NetworkPolicy], NewList: listOf[networkingv1.NetworkPolicyList],
+		New:         newOf[networkingv1.NetworkPolicy],
 		setDefaults: forType(defaultNetworkPolicy), validate: check(validateNetworkPolicy),
 	},
 	KindClusterNetworkPolicy: {
 		GroupVersion: schema.GroupVersion(policyv1beta1.GroupVersion), Equivalent: []string{"v1alpha2"},
 		Plural: "clusternetworkpolicies", ShortNames: []string{"cnp"}, HasStatus: true,
-		New: newOf[policyv1beta1.ClusterNetworkPolicy], NewList: listOf[policyv1beta1.ClusterNetworkPolicyList],
+		New:      newOf[policyv1beta1.ClusterNetworkPolicy],
 		validate: check(validateClusterNetworkPolicy),
 	},
 	KindEvent: {
 		GroupVersion: corev1.SchemeGroupVersion, Plural: "events", ShortNames: []string{"ev"}, Namespaced: true,
-		New: newOf[corev1.Event], NewList: listOf[corev1.EventList],
+		New: newOf[corev1.Event],
 	},
 	KindLease: {
 		GroupVersion: coordinationv1.SchemeGroupVersion, Plural: "leases", Namespaced: true,
-		New: newOf[coordinationv1.Lease], NewList: listOf[coordinationv1.LeaseList],
+		New:      newOf[coordinationv1.Lease],
 		validate: check(validateLease),
 	},
 	KindDeployment: {
 		GroupVersion: appsv1.SchemeGroupVersion, Plural: "deployments", ShortNames: []string{"deploy"}, Namespaced: true, HasStatus: true,
-		New: newOf[appsv1.Deployment], NewList: listOf[appsv1.DeploymentList],
+		New:         newOf[appsv1.Deployment],
 		setDefaults: forType(defaultDeployment), validate: check(validateDeployment),
 	},
 	KindVPC: {
 		GroupVersion: v1alpha1.GroupVersion, Plural: "vpcs", HasStatus: true,
-		New: newOf[v1alpha1.VPC], NewList: listOf[v1alpha1.VPCList],
+		New:         newOf[v1alpha1.VPC],
 		setDefaults: forType(v1alpha1.DefaultVPC), validate: check(v1alpha1.ValidateVPC),
 	},
 	KindSubnet: {
 		GroupVersion: v1alpha1.GroupVersion, Plural: "subnets", ShortNames: []string{"sn"}, HasStatus: true,
-		New: newOf[v1alpha1.Subnet], NewList: listOf[v1alpha1.SubnetList],
+		New:         newOf[v1alpha1.Subnet],
 		setDefaults: forType(v1alpha1.DefaultSubnet), validate: check(v1alpha1.ValidateSubnet),
 	},
 	KindIPBlock: {
 		GroupVersion: v1alpha1.GroupVersion, Plural: "ipblocks", ShortNames: []string{"ipb"},
-		New: newOf[v1alpha1.IPBlock], NewList: listOf[v1alpha1.IPBlockList],
+		New:      newOf[v1alpha1.IPBlock],
 		validate: check(v1alpha1.ValidateIPBlock),
 	},
 	KindNodeNetwork: {
 		GroupVersion: v1alpha1.GroupVersion, Plural: "nodenetworks", ShortNames: []string{"nn"}, HasStatus: true,
-		New: newOf[v1alpha1.NodeNetwork], NewList: listOf[v1alpha1.NodeNetworkList],
+		New:      newOf[v1alpha1.NodeNetwork],
 		validate: check(v1alpha1.ValidateNodeNetwork),
 	},
 	KindNetNamespace: {
 		GroupVersion: v1alpha1.GroupVersion, Plural: "netnamespaces", ShortNames: []string{"netns"},
-		New: newOf[v1alpha1.NetNamespace], NewList: listOf[v1alpha1.NetNamespaceList],
+		New:      newOf[v1alpha1.NetNamespace],
 		validate: check(v1alpha1.ValidateNetNamespace),
 	},
 }
@@ -197,13 +194,6 @@ type pointerTo[T any] interface {
 }
 
 func newOf[T any, P pointerTo[T]]() Object { return P(new(T)) }
-
-func listOf[T any, P interface {
-	*T
-	runtime.Object
-}]() runtime.Object {
-	return P(new(T))
-}
 
 func forType[P Object](f func(P)) func(Object) {
 	return func(o Object) { f(o.(P)) }
@@ -288,43 +278,6 @@ func joinKinds() string {
 		names = append(names, string(k))
 	}
 	return strings.Join(names, ", ")
-}
-
-// NewScheme makes a scheme with every kind of the registry.
-func NewScheme() *runtime.Scheme {
-	s := runtime.NewScheme()
-	for _, k := range Kinds() {
-		r := resources[k]
-		s.AddKnownTypes(r.GroupVersion, r.New(), r.NewList())
-	}
-	for _, add := range []func(*runtime.Scheme) error{
-		corev1.AddToScheme, appsv1.AddToScheme, discoveryv1.AddToScheme, networkingv1.AddToScheme,
-		coordinationv1.AddToScheme, policyv1beta1.Install, v1alpha1.AddToScheme,
-	} {
-		// These fail only for a type that is registered twice differently, which
-		// the package's tests would see.
-		if err := add(s); err != nil {
-			panic(fmt.Sprintf("datastore: scheme: %v", err)) //nolint:forbidigo // a mistake in this file, not in any input
-		}
-	}
-	return s
-}
-
-// Items returns the objects of a typed list, such as one that NewList made.
-func Items(list runtime.Object) ([]Object, error) {
-	items, err := meta.ExtractList(list)
-	if err != nil {
-		return nil, err
-	}
-	out := make([]Object, 0, len(items))
-	for _, item := range items {
-		o, ok := item.(Object)
-		if !ok {
-			return nil, fmt.Errorf("list item %T is not an object", item)
-		}
-		out = append(out, o)
-	}
-	return out, nil
 }
 
 // CompareKeys orders by namespace, then by name.

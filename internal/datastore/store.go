@@ -117,6 +117,15 @@ type Store interface {
 	Close() error
 }
 
+// Pager is a Store that can list a kind without holding all its objects at once: a
+// decoded Pod is ten times what most readers keep of it.
+type Pager interface {
+	// Pages calls page with every object of a kind, some at a time and in any order, as
+	// they were at the resourceVersion that it returns. first says that the reading has
+	// begun, or has begun anew: what was given before does not count.
+	Pages(ctx context.Context, kind Kind, page func(first bool, objects []Object)) (resourceVersion string, err error)
+}
+
 // Check compares the preconditions with the stored object: IsConflict if they fail.
 func (p Preconditions) Check(r *Resource, stored Object) error {
 	if p.UID != "" && p.UID != stored.GetUID() {

@@ -6,26 +6,25 @@
 // Read makes a Model of a world, Judge answers for one packet. The answer is the
 // set of permitted outcomes; whatever a plane does must be one of them.
 //
-// The rules, in the order in which a packet meets them (numbers are sections of
-// docs/architecture.md):
+// The rules, in the order in which a packet meets them:
 //
 //  1. source       A pod sends with its own addresses only, a node with its
-//     underlay and tunnel addresses (9). What has no network sends nothing.
+//     underlay and tunnel addresses. What has no network sends nothing.
 //  2. destination  An address of a Subnet in use belongs to whom its block, or the
-//     borrower of a lent address, says (6). A node's underlay address is the node.
+//     borrower of a lent address, says. A node's underlay address is the node.
 //     All else is outside. Nobody holds loopback, link-local or multicast.
-//  3. vpc          No packet crosses a VPC (5, 11).
+//  3. vpc          No packet crosses a VPC.
 //  4. tenant       In a VPC with isolation Tenant pods of different tenants do not
-//     reach each other, unless one is global (5). Nodes and the outside have no
+//     reach each other, unless one is global. Nodes and the outside have no
 //     tenant.
 //  5. flow         A TCP flow begins with a SYN; what belongs to a known flow goes
 //     with it, unless the flow itself is not allowed any more. A node's packets to
-//     pods are allowed by origin (11).
+//     pods are allowed by origin.
 //  6. nat          natOutgoing: what a pod sends to the outside or to another node
-//     bears its node's address; pod to pod and pod to own node are unchanged (9).
+//     bears its node's address; pod to pod and pod to own node are unchanged.
 //  7. path         Between nodes: the tunnel needs an address family in common,
-//     the plain route one segment (5, 9). What enters the tunnel is of the sending
-//     node's blocks (8): packets of the node itself or from outside bear its tunnel
+//     the plain route one segment. What enters the tunnel is of the sending
+//     node's blocks: packets of the node itself or from outside bear its tunnel
 //     address there.
 //  8. delivery     Finished pods listen no more.
 //

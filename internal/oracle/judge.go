@@ -239,7 +239,7 @@ func (t *trial) rulePath() (string, bool) {
 
 // pathOut: a packet to the underlay leaves by an address family that the node has.
 // Another node takes a pod's address from the underlay only where packets between
-// the two may go as they are (9): so without natOutgoing pods of an overlay do not
+// the two may go as they are: so without natOutgoing pods of an overlay do not
 // reach other nodes.
 func (t *trial) pathOut() (string, bool) {
 	if t.from.Kind == Outside || t.to.Kind == Node && t.to.Node == t.from.Node {

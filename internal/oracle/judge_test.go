@@ -52,7 +52,10 @@ func smallWorld() *world.Snapshot {
 	}
 	ports := []world.ContainerPort{{Protocol: packet.TCP, Port: 80}, {Protocol: packet.UDP, Port: 53}}
 	for _, p := range []world.Pod{
-		{Name: "a", Node: "n1"}, {Name: "b", Node: "n1"}, {Name: "c", Node: "n2"}, {Name: "done", Node: "n2", Finished: true},
+		{Name: "a", Node: "n1"},
+		{Name: "b", Node: "n1"},
+		{Name: "c", Node: "n2"},
+		{Name: "done", Node: "n2", Finished: true},
 		{Name: "host", Node: "n2", HostNetwork: true},
 		{Name: "late", Node: "n2", Addresses: []netip.Addr{addr("10.128.0.30")}}, // Its block does not say so yet.
 		{Name: "astray", Node: "n1", Addresses: []netip.Addr{addr("10.128.0.29")}},

@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/fairlead-sdn/fairlead/internal/packet"
 	"github.com/fairlead-sdn/fairlead/internal/world"
@@ -80,9 +81,9 @@ func isUnicast(a netip.Addr) bool {
 	return a.IsValid() && !a.Is4In6() && !a.IsUnspecified() && !a.IsLoopback() && !a.IsMulticast() && !a.IsLinkLocalUnicast()
 }
 
-// readVPCs: a VPC counts once it has a VNI that no older one has (5).
+// readVPCs: a VPC counts once it has a VNI that no older one has.
 func (m *Model) readVPCs() {
-	for _, v := range oldestFirst(m.snap.VPCs, func(v *world.VPC) (int64, string) { return v.Created.UnixNano(), v.Name }) {
+	for _, v := range oldestFirst(m.snap.VPCs, func(v *world.VPC) (time.Time, string) { return v.Created, v.Name }) {
 		sameVNI := func(o *world.VPC) bool { return o.VNI == v.VNI }
 		if v.VNI >= 1 && v.VNI <= packet.MaxVNI && !slices.ContainsFunc(m.vpcs, sameVNI) {
 			m.vpcs = append(m.vpcs, v)
@@ -90,11 +91,11 @@ func (m *Model) readVPCs() {
 	}
 }
 
-func oldestFirst[T any](table world.Table[*T], age func(*T) (int64, string)) []*T {
+func oldestFirst[T any](table world.Table[*T], age func(*T) (time.Time, string)) []*T {
 	return slices.SortedFunc(table.Values(), func(a, b *T) int {
 		at, an := age(a)
 		bt, bn := age(b)
-		return cmp.Or(cmp.Compare(at, bt), cmp.Compare(an, bn))
+		return cmp.Or(at.Compare(bt), cmp.Compare(an, bn))
 	})
 }
 
@@ -107,10 +108,10 @@ func (m *Model) vpc(name string) *world.VPC {
 }
 
 // readNamespaces: a namespace is in the oldest VPC that selects it, else in
-// "default" (5); that VPC need not have a VNI yet. In a VPC that isolates, the VNI
+// "default"; that VPC need not have a VNI yet. In a VPC that isolates, the VNI
 // of its NetNamespace is its tenant, unless it is a VPC's own, or of an older VPC.
 func (m *Model) readNamespaces() {
-	byAge := oldestFirst(m.snap.VPCs, func(v *world.VPC) (int64, string) { return v.Created.UnixNano(), v.Name })
+	byAge := oldestFirst(m.snap.VPCs, func(v *world.VPC) (time.Time, string) { return v.Created, v.Name })
 	for ns := range m.snap.Namespaces.Values() {
 		m.home[ns.Name] = packet.DefaultVPC
 		for _, v := range byAge {
@@ -142,10 +143,10 @@ func (m *Model) readNamespaces() {
 }
 
 // readSubnets: in use is what lies in a VPC with a VNI, has a transport that exists,
-// and overlaps neither the nodes' network nor an older Subnet in use (5, 9). Plain
+// and overlaps neither the nodes' network nor an older Subnet in use. Plain
 // routes carry no tenant, so a VPC that isolates has no Routed Subnets.
 func (m *Model) readSubnets() {
-	for _, s := range oldestFirst(m.snap.Subnets, func(s *world.Subnet) (int64, string) { return s.Created.UnixNano(), s.Name }) {
+	for _, s := range oldestFirst(m.snap.Subnets, func(s *world.Subnet) (time.Time, string) { return s.Created, s.Name }) {
 		v := m.vpc(s.VPC)
 		overlay := s.Transport == world.Overlay && (s.Encapsulation == world.VXLAN || s.Encapsulation == world.CrossSubnet)
 		routed := s.Transport == world.Routed && v != nil && !v.Tenant
@@ -197,7 +198,7 @@ func (m *Model) subnetOf(a netip.Addr) *world.Subnet {
 	return nil
 }
 
-// readHoldings: blocks say who holds an address (6). Of blocks that overlap the
+// readHoldings: blocks say who holds an address. Of blocks that overlap the
 // first by name counts. A lent address is held by whom the borrower says; the block's
 // own allocations do not count for it.
 func (m *Model) readHoldings() {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
@@ -27,7 +28,7 @@ var (
 // Attach puts the programs on the device with the given index in the network
 // namespace of the calling thread, and returns what it changed, for people.
 // Programs that are there already and equal stay untouched; others of ours are
-// replaced in one step, without a gap.
+// replaced in one step, without a gap. Those of another layout are removed after it.
 func (w *Wire) Attach(ifindex int) ([]string, error) {
 	var changes []string
 	for _, d := range []struct {
@@ -46,6 +47,14 @@ func (w *Wire) Attach(ifindex int) ([]string, error) {
 			changes = append(changes, "attach program "+d.name)
 		}
 	}
+	if w.retired {
+		return changes, nil
+	}
+	// Only now, so that packets meet some program at every moment.
+	if err := w.removeOthers(); err != nil {
+		return changes, err
+	}
+	w.retired = true
 	return changes, nil
 }
 
@@ -122,7 +131,9 @@ func (w *Wire) attachTCX(ifindex int, d direction, program *ebpf.Program) (chang
 	return true, nil
 }
 
-// sameProgram compares by tag, the kernel's hash of the instructions.
+// sameProgram compares by tag, the kernel's hash of the instructions, and by maps,
+// which the hash leaves out: a program with the maps of before would judge by what
+// nobody keeps any more.
 func sameProgram(id ebpf.ProgramID, program *ebpf.Program) (bool, error) {
 	other, err := ebpf.NewProgramFromID(id)
 	if errors.Is(err, os.ErrNotExist) {
@@ -140,7 +151,9 @@ func sameProgram(id ebpf.ProgramID, program *ebpf.Program) (bool, error) {
 	if err != nil {
 		return false, fmt.Errorf("read our program: %w", err)
 	}
-	return have.Tag == want.Tag, nil
+	haveMaps, ok := have.MapIDs()
+	wantMaps, ok2 := want.MapIDs()
+	return have.Tag == want.Tag && ok && ok2 && slices.Equal(haveMaps, wantMaps), nil
 }
 
 // attachFilter is Attach for kernels before 6.6: a direct-action filter of a
@@ -186,10 +199,9 @@ func ourFilter(ifindex int, d direction, program *ebpf.Program) (bool, error) {
 	if err != nil {
 		return false, fmt.Errorf("find device %d: %w", ifindex, err)
 	}
-	filters, err := h.FilterList(l, d.parent)
+	filters, err := h.FilterList(l, d.parent) // Without a clsact qdisc there are none.
 	if err != nil {
-		// No clsact qdisc yet.
-		return false, nil
+		return false, fmt.Errorf("list filters of %s: %w", l.Attrs().Name, err)
 	}
 	for _, f := range filters {
 		if b, ok := f.(*netlink.BpfFilter); ok && b.Name == "fairlead_"+d.name {

@@ -24,7 +24,10 @@ import (
 
 // layout is the version of the maps' keys and values. A change of either in
 // wire.c bumps it, so that an upgraded agent never reads the maps of another.
-const layout = "wire-v1"
+const (
+	layoutPrefix = "wire-v"
+	layout       = layoutPrefix + "1"
+)
 
 // Config of a Wire.
 type Config struct {
@@ -40,7 +43,9 @@ type Wire struct {
 	objects wireObjects
 	// filters says that the kernel has no tcx.
 	filters bool
-	// shadow is what the maps hold, as far as we know.
+	// retired says that programs of other layouts were looked for.
+	retired bool
+	// places and vnis are what the maps hold, as far as we know.
 	places map[wirePlaceKey]wirePlace
 	vnis   map[packet.VNI]packet.VNI
 }
@@ -93,14 +98,36 @@ func onBPFFS(dir string) error {
 // Close releases the handles. Pins keep programs and maps alive.
 func (w *Wire) Close() error { return w.objects.Close() }
 
-// Uninstall removes every pin: the programs leave their device, the maps go.
+// Uninstall removes every pin, of other layouts too: the maps go, and programs that
+// are tcx links leave their device. Filters go with the device.
 func (w *Wire) Uninstall() error {
+	if err := w.removeOthers(); err != nil {
+		return err
+	}
 	if err := os.RemoveAll(w.dir); err != nil {
 		return fmt.Errorf("remove BPF pins: %w", err)
 	}
-	// The parent is shared by layouts: it goes with the last one.
 	if err := os.Remove(filepath.Dir(w.dir)); err != nil && !errors.Is(err, unix.ENOTEMPTY) && !errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("remove the directory of BPF pins: %w", err)
+	}
+	return nil
+}
+
+// removeOthers removes the pins of other layouts: an agent of another version left
+// them, and its programs, on the device beside ours, would judge by maps that nobody
+// keeps any more.
+func (w *Wire) removeOthers() error {
+	all, err := filepath.Glob(filepath.Join(filepath.Dir(w.dir), layoutPrefix+"*"))
+	if err != nil {
+		return fmt.Errorf("look for BPF pins of other versions: %w", err)
+	}
+	for _, dir := range all {
+		if dir == w.dir {
+			continue
+		}
+		if err := os.RemoveAll(dir); err != nil {
+			return fmt.Errorf("remove BPF pins of another version: %w", err)
+		}
 	}
 	return nil
 }
@@ -138,47 +165,70 @@ func (w *Wire) read() (map[wirePlaceKey]wirePlace, map[packet.VNI]packet.VNI, er
 }
 
 // Apply makes the maps equal to want: what is added or changed first, removals
-// last, so that no packet finds a gap. It returns the changes, for people. An
-// error leaves the shadow true to what was written.
+// last, so that no packet finds a gap. It returns the changes, for people.
+//
+// A failure does not stop the rest: what is removed may be what fills a map, so that
+// additions which found it full are then tried again. Whatever happens, the shadow is
+// true to what was written.
 func (w *Wire) Apply(ctx context.Context, want linux.Wire, o apply.Options) ([]string, error) {
 	if o.Refresh {
 		if err := w.Refresh(); err != nil {
 			return nil, err
 		}
 	}
-	var changes []string
-	places, vnis := encode(want)
+	changes, err := w.add(ctx, want, o.AddOnly)
+	if o.AddOnly || ctx.Err() != nil {
+		return changes, err
+	}
+	removed, failed := w.remove(ctx, want)
+	changes = append(changes, removed...)
+	if isFull(err) {
+		var added []string
+		added, err = w.add(ctx, want, false)
+		changes = append(changes, added...)
+	}
+	return changes, errors.Join(err, failed)
+}
+
+// isFull reports whether a map had no room: hash tables say E2BIG, tries ENOSPC.
+func isFull(err error) bool { return errors.Is(err, unix.E2BIG) || errors.Is(err, unix.ENOSPC) }
+
+// add adds what is missing and changes what differs, unless addOnly forbids that. A
+// map that refuses one entry is not asked for more.
+func (w *Wire) add(ctx context.Context, want linux.Wire, addOnly bool) (changes []string, err error) {
 	for _, e := range want.Entries {
+		if err := ctx.Err(); err != nil {
+			return changes, err
+		}
 		k, v := encodeEntry(e)
-		if have, ok := w.places[k]; ok && (have == v || o.AddOnly) {
+		if have, ok := w.places[k]; ok && (have == v || addOnly) {
 			continue
 		}
-		if err := w.objects.FlPlaces.Update(k, v, ebpf.UpdateAny); err != nil {
-			return changes, fmt.Errorf("add %s: %w", describe(k, v), err)
+		if failed := w.objects.FlPlaces.Update(k, v, ebpf.UpdateAny); failed != nil {
+			err = fmt.Errorf("add %s to BPF map fl_places (%d entries): %w", describe(k, v), len(w.places), failed)
+			break
 		}
 		w.places[k] = v
 		changes = append(changes, "add "+describe(k, v))
 	}
 	for _, v := range want.VNIs {
-		if have, ok := w.vnis[v.VNI]; ok && (have == v.VPC || o.AddOnly) {
+		if have, ok := w.vnis[v.VNI]; ok && (have == v.VPC || addOnly) {
 			continue
 		}
-		if err := w.objects.FlVnis.Update(uint32(v.VNI), uint32(v.VPC), ebpf.UpdateAny); err != nil {
-			return changes, fmt.Errorf("add VNI %d of VPC %d: %w", v.VNI, v.VPC, err)
+		if failed := w.objects.FlVnis.Update(uint32(v.VNI), uint32(v.VPC), ebpf.UpdateAny); failed != nil {
+			failed = fmt.Errorf("add VNI %d of VPC %d to BPF map fl_vnis (%d entries): %w", v.VNI, v.VPC, len(w.vnis), failed)
+			return changes, errors.Join(err, failed)
 		}
 		w.vnis[v.VNI] = v.VPC
 		changes = append(changes, fmt.Sprintf("add wire VNI %d of VPC %d", v.VNI, v.VPC))
 	}
-	if o.AddOnly {
-		return changes, ctx.Err()
-	}
-	removed, err := w.remove(places, vnis)
-	return append(changes, removed...), errors.Join(err, ctx.Err())
+	return changes, err
 }
 
 // remove deletes what is in the shadow and not wanted.
-func (w *Wire) remove(places map[wirePlaceKey]wirePlace, vnis map[packet.VNI]packet.VNI) ([]string, error) {
-	var changes []string
+func (w *Wire) remove(ctx context.Context, want linux.Wire) (changes []string, err error) {
+	defer func() { slices.Sort(changes) }()
+	places, vnis := encode(want)
 	for v := range w.vnis {
 		if _, ok := vnis[v]; ok {
 			continue
@@ -193,13 +243,15 @@ func (w *Wire) remove(places map[wirePlaceKey]wirePlace, vnis map[packet.VNI]pac
 		if _, ok := places[k]; ok {
 			continue
 		}
+		if err := ctx.Err(); err != nil {
+			return changes, err
+		}
 		if err := w.objects.FlPlaces.Delete(k); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
 			return changes, fmt.Errorf("remove %s: %w", describe(k, p), err)
 		}
 		delete(w.places, k)
 		changes = append(changes, "remove "+describe(k, p))
 	}
-	slices.Sort(changes)
 	return changes, nil
 }
 
@@ -226,8 +278,13 @@ func (w *Wire) Audit(want linux.Wire) ([]apply.Difference, error) {
 		}
 	}
 	for v, vpc := range wantVNIs {
-		if got, ok := vnis[v]; !ok || got != vpc {
-			out = append(out, apply.Difference{Subsystem: "bpf", Object: fmt.Sprintf("VNI %d", v), Problem: "missing", Want: fmt.Sprintf("VPC %d", vpc)})
+		d := apply.Difference{Subsystem: "bpf", Object: fmt.Sprintf("VNI %d", v), Problem: "missing", Want: fmt.Sprintf("VPC %d", vpc)}
+		got, ok := vnis[v]
+		if ok {
+			d.Problem, d.Got = "differs", fmt.Sprintf("VPC %d", got)
+		}
+		if !ok || got != vpc {
+			out = append(out, d)
 		}
 	}
 	for v, vpc := range vnis {

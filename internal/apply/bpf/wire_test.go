@@ -359,15 +359,16 @@ func TestApplyIsIdempotentAndComplete(t *testing.T) {
 		if gone, err := h.wire.Apply(t.Context(), fewer, apply.Options{}); err != nil || len(gone) != 990 {
 			t.Errorf("removed %d prefixes, error %v; want 990", len(gone), err)
 		}
-		// Somebody else removes an entry and changes another.
+		// Somebody else removes an entry and changes a VNI.
 		k, _ := encodeEntry(fewer.Entries[3])
 		check("damage", h.wire.objects.FlPlaces.Delete(k))
+		check("damage", h.wire.objects.FlVnis.Put(uint32(5), uint32(6)))
 		diff, err := h.wire.Audit(fewer)
-		if err != nil || len(diff) != 1 || diff[0].Problem != "missing" {
-			t.Errorf("audit: %v %v, want one missing prefix", diff, err)
+		if err != nil || len(diff) != 2 || diff[0].Problem != "missing" && diff[0].Problem != "differs" || diff[0].Problem == diff[1].Problem {
+			t.Errorf("audit: %v %v, want one missing prefix and one VNI that differs", diff, err)
 		}
-		if fixed, err := h.wire.Apply(t.Context(), fewer, apply.Options{Refresh: true}); err != nil || len(fixed) != 1 {
-			t.Errorf("repair: %v %v, want one change", fixed, err)
+		if fixed, err := h.wire.Apply(t.Context(), fewer, apply.Options{Refresh: true}); err != nil || len(fixed) != 2 {
+			t.Errorf("repair: %v %v, want two changes", fixed, err)
 		}
 		check("uninstall", h.wire.Uninstall())
 		if _, err := os.Stat(h.dir + "/fairlead"); !errors.Is(err, os.ErrNotExist) {

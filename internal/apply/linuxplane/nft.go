@@ -12,9 +12,12 @@ import (
 )
 
 // nftFilter is the nftables driver in the words of a Filter.
-type nftFilter struct{ driver *nft.Driver }
+type nftFilter struct {
+	driver *nft.Driver
+	anew   bool
+}
 
-func (f nftFilter) Apply(ctx context.Context, want nftables.Table, o apply.Options) ([]string, error) {
+func (f *nftFilter) Apply(ctx context.Context, want nftables.Table, o apply.Options) ([]string, error) {
 	if o.Refresh {
 		if err := f.driver.Refresh(ctx); err != nil {
 			return nil, err
@@ -25,6 +28,7 @@ func (f nftFilter) Apply(ctx context.Context, want nftables.Table, o apply.Optio
 		bring = f.driver.Extend
 	}
 	changes, err := bring(ctx, want)
+	f.anew = changes.TableCreated
 	if changes.Empty() {
 		return nil, err
 	}
@@ -35,7 +39,7 @@ func (f nftFilter) Apply(ctx context.Context, want nftables.Table, o apply.Optio
 	return lines, err
 }
 
-func (f nftFilter) Audit(ctx context.Context, want nftables.Table) ([]apply.Difference, error) {
+func (f *nftFilter) Audit(ctx context.Context, want nftables.Table) ([]apply.Difference, error) {
 	found, err := f.driver.Audit(ctx, want)
 	var out []apply.Difference
 	for _, d := range found {
@@ -53,7 +57,7 @@ func (f nftFilter) Audit(ctx context.Context, want nftables.Table) ([]apply.Diff
 	return out, err
 }
 
-func (f nftFilter) Watch(ctx context.Context, changed func(apply.Foreign)) error {
+func (f *nftFilter) Watch(ctx context.Context, changed func(apply.Foreign)) error {
 	return f.driver.Watch(ctx, func(e nft.Foreign) {
 		out := apply.Foreign{Time: time.Now(), Subsystem: "nftables", Process: e.Process}
 		switch {
@@ -71,13 +75,16 @@ func (f nftFilter) Watch(ctx context.Context, changed func(apply.Foreign)) error
 	})
 }
 
-func (f nftFilter) Delete(ctx context.Context) error { return f.driver.Delete(ctx) }
+func (f *nftFilter) Delete(ctx context.Context) error { return f.driver.Delete(ctx) }
 
-func (f nftFilter) Close() error { return f.driver.Close() }
+func (f *nftFilter) Close() error { return f.driver.Close() }
+
+// Anew implements Maker.
+func (f *nftFilter) Anew() bool { return f.anew }
 
 // Drops implements Observed: the rules that drop have counters, and their comments
 // say why.
-func (f nftFilter) Drops(ctx context.Context) (map[string]uint64, error) {
+func (f *nftFilter) Drops(ctx context.Context) (map[string]uint64, error) {
 	counters, err := f.driver.Counters(ctx)
 	out := map[string]uint64{}
 	for _, c := range counters {
@@ -89,7 +96,7 @@ func (f nftFilter) Drops(ctx context.Context) (map[string]uint64, error) {
 }
 
 // Feature implements Observed.
-func (f nftFilter) Feature() string {
+func (f *nftFilter) Feature() string {
 	if f.driver.Owned() {
 		return "nftables table owned and persistent: others cannot change it"
 	}

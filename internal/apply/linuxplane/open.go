@@ -24,7 +24,9 @@ type Options struct {
 	// directory that a reboot empties: below claims.RunDir. Empty: they are not
 	// restored by Uninstall.
 	SavedSysctls string
-	Log          *slog.Logger
+	// PlainTable makes the nftables table without an owner, as on kernels before 6.9.
+	PlainTable bool
+	Log        *slog.Logger
 }
 
 // Open opens the drivers and makes a Plane of them. In the kernel it claims the
@@ -35,12 +37,14 @@ func Open(ctx context.Context, o Options) (*Plane, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open the linux plane: %w", err)
 	}
-	filter, err := nft.Open(ctx, nft.Config{Table: claims.NFTTable, NetNS: fmt.Sprintf("/proc/self/fd/%d", o.NS.FD()), Logger: o.Log})
+	filter, err := nft.Open(ctx, nft.Config{
+		Table: claims.NFTTable, NetNS: fmt.Sprintf("/proc/self/fd/%d", o.NS.FD()), Plain: o.PlainTable, Logger: o.Log,
+	})
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("open the linux plane: %w", err), wire.Close())
 	}
 	p, err := New(Config{
-		NS: o.NS, SavedSysctls: o.SavedSysctls, Table: rendernft.Render, Filter: nftFilter{filter}, Wire: wire, Log: o.Log,
+		NS: o.NS, SavedSysctls: o.SavedSysctls, Table: rendernft.Render, Filter: &nftFilter{driver: filter}, Wire: wire, Log: o.Log,
 	})
 	if err != nil {
 		return nil, errors.Join(err, filter.Close(), wire.Close())

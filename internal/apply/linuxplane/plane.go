@@ -77,6 +77,7 @@ type Plane struct {
 	table  func(intent.Node) nftables.Table
 	filter Filter
 	wire   Wire
+	log    *slog.Logger
 
 	mu sync.Mutex
 	// attached is the index of the device that the programs are on, as we know.
@@ -92,7 +93,10 @@ func New(c Config) (*Plane, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open the linux plane: %w", err)
 	}
-	return &Plane{ns: c.NS, links: links, table: c.Table, filter: c.Filter, wire: c.Wire}, nil
+	if c.Log == nil {
+		c.Log = slog.New(slog.DiscardHandler)
+	}
+	return &Plane{ns: c.NS, links: links, table: c.Table, filter: c.Filter, wire: c.Wire, log: c.Log}, nil
 }
 
 // ErrClosed is the error of a Plane after Close.
@@ -177,6 +181,9 @@ func (a *application) run(ctx context.Context, desired intent.Node, state linux.
 func (a *application) applyFilter(ctx context.Context, desired intent.Node) error {
 	changes, err := a.filter.Apply(ctx, a.table(desired), a.options)
 	a.report.Changes = append(a.report.Changes, changes...)
+	if m, ok := a.filter.(Maker); ok && err == nil && m.Anew() {
+		a.forgetUntranslated(desired)
+	}
 	return err
 }
 

@@ -180,7 +180,7 @@ func (d *Driver) applyOnce(ctx context.Context, desired nftables.Table, extend b
 	// The transaction has happened: what fails from here on only means that the
 	// shadow must be read again.
 	if err := d.readHandles(ctx, changes); err != nil {
-		d.log.Warn("nftables changed behind our back; reading it again", "table", d.cfg.Table, "error", err)
+		d.log.Warn("nftables changed behind our back; reading it again", "table", d.cfg.Table, "err", err)
 		d.shadow = nil
 	}
 	return changes, nil

@@ -37,7 +37,8 @@ func smallTable(comments ...string) n.Table {
 		Sets: []n.Set{
 			{Name: "blocked", Key: []n.Type{n.TypeIPv4Addr}, Interval: true, Elements: elements(key(prefix("10.1.0.0/24")), key(prefix("10.2.0.0/24")))},
 			{Name: "from", Key: []n.Type{n.TypeIfName}, Data: []n.Type{n.TypeVerdict}, Elements: []n.Element{
-				{Key: key(n.IfName("eth1")), Verdict: verdict(n.Jump, "from-eth1")}}},
+				{Key: key(n.IfName("eth1")), Verdict: verdict(n.Jump, "from-eth1")},
+			}},
 		},
 		Chains: []n.Chain{forward, {Name: "from-eth1", Rules: []n.Rule{{Statements: []n.Statement{verdict(n.Return)}, Comment: "end"}}}},
 	}

@@ -56,9 +56,16 @@ func newNetwork(t *testing.T) network {
 	run(t, w.node, "ip", "link", "add", "cli0", "type", "veth", "peer", "name", "eth0", "netns", w.client)
 	run(t, w.node, "ip", "link", "add", "srv0", "type", "veth", "peer", "name", "eth0", "netns", w.server)
 	for _, a := range [][3]string{
-		{w.node, "cli0", "10.0.1.1/24"}, {w.node, "cli0", "fd00:1::1/64"}, {w.node, "srv0", "10.0.2.1/24"}, {w.node, "srv0", "fd00:2::1/64"},
-		{w.client, "eth0", "10.0.1.2/24"}, {w.client, "eth0", "10.0.1.99/24"}, {w.client, "eth0", "fd00:1::2/64"}, {w.client, "eth0", "fd00:1::99/64"},
-		{w.server, "eth0", "10.0.2.2/24"}, {w.server, "eth0", "fd00:2::2/64"},
+		{w.node, "cli0", "10.0.1.1/24"},
+		{w.node, "cli0", "fd00:1::1/64"},
+		{w.node, "srv0", "10.0.2.1/24"},
+		{w.node, "srv0", "fd00:2::1/64"},
+		{w.client, "eth0", "10.0.1.2/24"},
+		{w.client, "eth0", "10.0.1.99/24"},
+		{w.client, "eth0", "fd00:1::2/64"},
+		{w.client, "eth0", "fd00:1::99/64"},
+		{w.server, "eth0", "10.0.2.2/24"},
+		{w.server, "eth0", "fd00:2::2/64"},
 	} {
 		args := []string{"ip", "addr", "add", a[2], "dev", a[1]}
 		if netip.MustParsePrefix(a[2]).Addr().Is6() {
@@ -137,7 +144,8 @@ func nodeTable() n.Table {
 			{Name: "peers6", Key: []n.Type{n.TypeMark, n.TypeIPv6Addr, n.TypeInetProto, n.TypeInetService}, Interval: true, Elements: elements(
 				key(n.Mark(0x10), prefix("fd00:2::/64"), n.Proto(17), n.PortRange(1001, 1003)))},
 			{Name: "vpc-of4", Key: []n.Type{n.TypeIPv4Addr}, Data: []n.Type{n.TypeMark}, Interval: true, Elements: []n.Element{
-				{Key: key(prefix("10.0.1.0/24")), Data: key(n.Mark(1))}, {Key: key(prefix("10.0.2.0/24")), Data: key(n.Mark(2))}}},
+				{Key: key(prefix("10.0.1.0/24")), Data: key(n.Mark(1))}, {Key: key(prefix("10.0.2.0/24")), Data: key(n.Mark(2))},
+			}},
 			{Name: "wide-mark", Key: []n.Type{n.TypeMark}, Interval: true, Elements: elements(key(markRange(0x8000, 0x01000000)))},
 		},
 		Chains: []n.Chain{

@@ -101,6 +101,9 @@ func (c *Config) secure() (bool, error) {
 	for _, e := range c.Endpoints {
 		u, err := url.Parse(e)
 		switch {
+		case strings.Contains(e, "@"):
+			// Endpoints are in errors and logs: this one must not get there.
+			return false, errors.New("etcd: an endpoint holds a user name or password: remove it, clients are known by their certificates (cert and key)")
 		case err != nil:
 			return false, fmt.Errorf("etcd: endpoint %q: %w", e, err)
 		case u.Scheme == "https" && u.Host != "":

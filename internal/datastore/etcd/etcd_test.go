@@ -2,6 +2,7 @@ package etcd_test
 
 import (
 	"fmt"
+	"net"
 	"os"
 	"sync"
 	"sync/atomic"
@@ -338,5 +339,38 @@ func BenchmarkWatchLatency(b *testing.B) {
 		i++
 		mustCreate(b, s, fmt.Sprintf("n%d", i))
 		nextEvent(b, w)
+	}
+}
+
+// A member that takes connections and says nothing costs bookmarks, no events.
+func TestWatchDoesNotWaitForAFrozenMember(t *testing.T) {
+	live := startEmbedded(t, etcdserver.Config{})
+	frozen := socketDir(t) + "/frozen.sock"
+	l, err := net.Listen("unix", frozen)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.Close() })
+	s := open(t, etcd.Config{Endpoints: []string{live.Endpoint(), "unix://" + frozen}, DialTimeout: 5 * time.Minute})
+	first := mustCreate(t, s, "first")
+	w, err := s.Watch(t.Context(), datastore.KindNetNamespace, first)
+	if err != nil {
+		t.Fatal(err)
+	}
+	mustCreate(t, s, "second")
+	select {
+	case e := <-w.Events():
+		if e.Object == nil || e.Object.GetName() != "second" {
+			t.Errorf("the first event is %+v, want the second object", e)
+		}
+	case <-time.After(20 * time.Second):
+		t.Error("no event within 20 s")
+	}
+	ended := make(chan struct{})
+	go func() { w.Stop(); close(ended) }()
+	select {
+	case <-ended:
+	case <-time.After(20 * time.Second):
+		t.Error("the watch did not end within 20 s")
 	}
 }

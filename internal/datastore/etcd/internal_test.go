@@ -3,6 +3,7 @@ package etcd
 import (
 	"context"
 	"errors"
+	"strings"
 	"testing"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -84,5 +85,15 @@ func TestQueue(t *testing.T) {
 	cancel()
 	if _, err := newQueue().pop(ctx); !errors.Is(err, context.Canceled) {
 		t.Errorf("pop under an ended context: %v", err)
+	}
+}
+
+// S10: endpoints are repeated in errors and logs, so that none may hold a secret.
+func TestEndpointWithPasswordIsRefused(t *testing.T) {
+	for _, e := range []string{"https://user:canary@192.0.2.1:2379", "https://canary@192.0.2.1", "https://user:canary@%zz", "canary@192.0.2.1"} {
+		_, err := New(Config{Endpoints: []string{e}})
+		if err == nil || strings.Contains(err.Error(), "canary") {
+			t.Errorf("%v: want a refusal that does not repeat the endpoint", err)
+		}
 	}
 }

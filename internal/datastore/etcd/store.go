@@ -137,27 +137,46 @@ func (s *Store) get(ctx context.Context, r *datastore.Resource, key datastore.Ke
 	return resp.Kvs[0], nil
 }
 
-// List implements datastore.Store. It reads pages at one revision; if that is
-// compacted meanwhile it begins anew, a few times.
-func (s *Store) List(ctx context.Context, kind datastore.Kind) (datastore.List, error) {
-	r, err := datastore.Lookup(kind)
+// List implements datastore.Store.
+func (s *Store) List(ctx context.Context, kind datastore.Kind) (list datastore.List, err error) {
+	list.ResourceVersion, err = s.Pages(ctx, kind, func(first bool, objects []datastore.Object) {
+		if first {
+			list.Items = nil
+		}
+		list.Items = append(list.Items, objects...)
+	})
 	if err != nil {
 		return datastore.List{}, err
 	}
-	for range 3 {
-		var list datastore.List
-		if list, err = s.list(ctx, r); err == nil || !apierrors.IsResourceExpired(err) {
-			return list, err
-		}
-	}
-	return datastore.List{}, err
+	// etcd sorts by the whole path, where "a-b/" comes before "a/".
+	slices.SortFunc(list.Items, func(a, b datastore.Object) int {
+		return datastore.CompareKeys(datastore.KeyOf(a), datastore.KeyOf(b))
+	})
+	return list, nil
 }
 
-func (s *Store) list(ctx context.Context, r *datastore.Resource) (datastore.List, error) {
+// Pages implements datastore.Pager. It reads at one revision; if that is compacted
+// meanwhile it begins anew, a few times.
+func (s *Store) Pages(ctx context.Context, kind datastore.Kind, page func(first bool, objects []datastore.Object)) (string, error) {
+	r, err := datastore.Lookup(kind)
+	if err != nil {
+		return "", err
+	}
+	for range 3 {
+		var revision int64
+		if revision, err = s.pages(ctx, r, page); err == nil {
+			return strconv.FormatInt(revision, 10), nil
+		}
+		if !apierrors.IsResourceExpired(err) {
+			break
+		}
+	}
+	return "", err
+}
+
+func (s *Store) pages(ctx context.Context, r *datastore.Resource, page func(first bool, objects []datastore.Object)) (revision int64, err error) {
 	prefix := s.kindPrefix(r)
 	end := clientv3.GetPrefixRangeEnd(prefix)
-	var list datastore.List
-	var revision int64
 	for from, more := prefix, true; more; {
 		var resp *clientv3.GetResponse
 		err := s.call(ctx, fmt.Sprintf("list %s", r.Plural), func(ctx context.Context) (err error) {
@@ -165,31 +184,29 @@ func (s *Store) list(ctx context.Context, r *datastore.Resource) (datastore.List
 			return err
 		})
 		if err != nil {
-			return datastore.List{}, err
+			return 0, err
 		}
-		if revision == 0 {
+		first := revision == 0
+		if first {
 			revision = resp.Header.Revision
 			s.health.saw(revision)
 		}
+		objects := make([]datastore.Object, 0, len(resp.Kvs))
 		for _, kv := range resp.Kvs {
 			o, err := s.decode(r, kv, kv.ModRevision)
 			if err != nil {
 				s.config.OnCorrupt(string(kv.Key), err)
 				continue
 			}
-			list.Items = append(list.Items, o)
+			objects = append(objects, o)
 		}
+		page(first, objects)
 		more = resp.More && len(resp.Kvs) > 0
 		if more {
 			from = string(resp.Kvs[len(resp.Kvs)-1].Key) + "\x00"
 		}
 	}
-	// etcd sorts by the whole path, where "a-b/" comes before "a/".
-	slices.SortFunc(list.Items, func(a, b datastore.Object) int {
-		return datastore.CompareKeys(datastore.KeyOf(a), datastore.KeyOf(b))
-	})
-	list.ResourceVersion = strconv.FormatInt(revision, 10)
-	return list, nil
+	return revision, nil
 }
 
 // Create implements datastore.Store.

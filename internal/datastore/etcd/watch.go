@@ -36,7 +36,7 @@ func (s *Store) Watch(ctx context.Context, kind datastore.Kind, resourceVersion 
 		// etcd would wait until it gets there, in silence.
 		return nil, apierrors.NewResourceExpired(fmt.Sprintf("watch %s: resourceVersion %d is newer than etcd's %d: it is of another datastore, or that was reset", r.Plural, from, newest))
 	}
-	w := &watch{store: s, resource: r, position: from, askProgress: s.truthfulProgress(ctx), queue: newQueue()}
+	w := &watch{store: s, resource: r, position: from, queue: newQueue()}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
@@ -51,9 +51,8 @@ type watch struct {
 	store    *Store
 	resource *datastore.Resource
 	// position is the revision up to which everything was received.
-	position    int64
-	askProgress bool
-	queue       *queue
+	position int64
+	queue    *queue
 }
 
 // run receives in one goroutine and delivers in another, so that a consumer that
@@ -78,6 +77,9 @@ func (w *watch) receive(ctx context.Context) error {
 	responses := watcher.Watch(ctx, w.store.kindPrefix(w.resource),
 		clientv3.WithPrefix(), clientv3.WithRev(w.position+1), clientv3.WithPrevKV(),
 		clientv3.WithProgressNotify(), clientv3.WithCreatedNotify(), clientv3.WithFragment())
+	truthful, stop := w.askVersions(ctx)
+	defer stop()
+	askProgress := false
 	ask := time.NewTicker(w.store.config.ProgressInterval)
 	defer ask.Stop()
 	lastAnswer := time.Now()
@@ -97,8 +99,10 @@ func (w *watch) receive(ctx context.Context) error {
 			if err := w.received(ctx, resp); err != nil {
 				return err
 			}
+		case askProgress = <-truthful:
+			lastAnswer = time.Now()
 		case <-ask.C:
-			if !w.askProgress {
+			if !askProgress {
 				continue
 			}
 			if silent := time.Since(lastAnswer); silent > silenceLimit+w.store.config.ProgressInterval {
@@ -106,6 +110,19 @@ func (w *watch) receive(ctx context.Context) error {
 			}
 			w.requestProgress(ctx, watcher)
 		}
+	}
+}
+
+// askVersions finds out whether progress may be asked for, beside the watch: a member
+// that is away answers late, and must not hold events up. stop ends the question.
+func (w *watch) askVersions(ctx context.Context) (truthful <-chan bool, stop func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	answer := make(chan bool, 1)
+	var asking sync.WaitGroup
+	asking.Go(func() { answer <- w.store.truthfulProgress(ctx) })
+	return answer, func() {
+		cancel()
+		asking.Wait()
 	}
 }
 
@@ -177,8 +194,9 @@ func (w *watch) decode(e *clientv3.Event) (datastore.Event, bool) {
 		out.Type, out.Object = datastore.Added, after
 	case before != nil:
 		out.Type, out.Object = datastore.Deleted, before
-	case e.Type == mvccpb.DELETE && e.PrevKv == nil:
-		// The last state was compacted before the server could send it.
+	case e.PrevKv == nil && !e.IsCreate():
+		// The last state was compacted before the server could send it, and there is
+		// none now, or none that can be read.
 		key, err := w.store.keyOf(w.resource, e.Kv.Key)
 		if err != nil {
 			return datastore.Event{}, false

@@ -69,7 +69,7 @@ func (e *Elector) Run(ctx context.Context, work func(ctx context.Context) error)
 	c.Logger.Info("leading", "lease", c.key().String(), "identity", c.Identity)
 	held, err = c.lead(ctx, held, renewed, work)
 	if errors.Is(err, ErrLost) {
-		c.Logger.Warn("leadership lost", "lease", c.key().String(), "identity", c.Identity, "error", err)
+		c.Logger.Warn("leadership lost", "lease", c.key().String(), "identity", c.Identity, "err", err)
 		return err
 	}
 	c.release(ctx, held)
@@ -138,7 +138,7 @@ func (e *Elector) tryAcquire(ctx context.Context, seen *term) *coordinationv1.Le
 	current, ok := o.(*coordinationv1.Lease)
 	if err != nil || !ok {
 		if err != nil {
-			e.Logger.Debug("lease not read", "lease", e.key().String(), "error", err)
+			e.Logger.Debug("lease not read", "lease", e.key().String(), "err", err)
 		}
 		return nil
 	}
@@ -162,7 +162,7 @@ func (e *Elector) tryAcquire(ctx context.Context, seen *term) *coordinationv1.Le
 
 func (e *Elector) outcome(o datastore.Object, err error) *coordinationv1.Lease {
 	if err != nil {
-		e.Logger.Debug("lease not taken", "lease", e.key().String(), "error", err)
+		e.Logger.Debug("lease not taken", "lease", e.key().String(), "err", err)
 		return nil
 	}
 	held, _ := o.(*coordinationv1.Lease)
@@ -280,7 +280,7 @@ func (e *Elector) release(ctx context.Context, held *coordinationv1.Lease) {
 	next.Spec.HolderIdentity = ptr.To("")
 	next.Spec.RenewTime = ptr.To(metav1.NowMicro())
 	if _, err := e.Store.Update(ctx, next); err != nil {
-		e.Logger.Debug("lease not released", "lease", e.key().String(), "error", err)
+		e.Logger.Debug("lease not released", "lease", e.key().String(), "err", err)
 		return
 	}
 	e.Logger.Info("leadership given up", "lease", e.key().String(), "identity", e.Identity)

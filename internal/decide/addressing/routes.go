@@ -60,7 +60,7 @@ func DecideRoutes(u *Underlay, s *Subnets, blocks world.Table[*world.Block]) *Ro
 func (r *router) accept(b *world.Block) (*Subnet, bool) {
 	sn, ok := r.s.Get(b.Subnet)
 	if !ok {
-		if !r.s.Known(b.Subnet) {
+		if !r.s.known[b.Subnet] {
 			r.problem(b.Name, "spec.subnet", "UnknownSubnet", fmt.Sprintf("there is no Subnet %s: the block is not in use", b.Subnet))
 		}
 		return nil, false

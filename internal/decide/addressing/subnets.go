@@ -41,7 +41,8 @@ type Subnets struct {
 	inUse map[string]*Subnet
 	// direct holds the sides of VPCs that have a CIDR of a Direct Subnet.
 	direct map[vpcFamily]bool
-	known  map[string]bool
+	// known holds the names of all Subnets of the world, in use or not.
+	known map[string]bool
 }
 
 // Get returns a Subnet that is in use.
@@ -49,9 +50,6 @@ func (s *Subnets) Get(name string) (*Subnet, bool) {
 	sn, ok := s.inUse[name]
 	return sn, ok
 }
-
-// Known reports whether the world holds a Subnet, in use or not.
-func (s *Subnets) Known(name string) bool { return s.known[name] }
 
 // DecideSubnets finds which Subnets are in use.
 func DecideSubnets(t *tenancy.Result, segments []netip.Prefix, subnets world.Table[*world.Subnet]) *Subnets {

@@ -14,13 +14,13 @@ import (
 
 // The bounds of an MTU, in bytes.
 const (
-	// MinMTU is the least that IPv4 hosts must take (RFC 791, section 3.1).
-	MinMTU = 576
-	// MinMTU6 is the least that IPv6 works with (RFC 8200, section 5).
-	MinMTU6 = 1280
-	// UnknownMTU is used while no node has told its own: 1500 less the overhead of
+	// minMTU is the least that IPv4 hosts must take (RFC 791, section 3.1).
+	minMTU = 576
+	// minMTU6 is the least that IPv6 works with (RFC 8200, section 5).
+	minMTU6 = 1280
+	// unknownMTU is used while no node has told its own: 1500 less the overhead of
 	// VXLAN over IPv4.
-	UnknownMTU = 1450
+	unknownMTU = 1450
 	// maxMTU is the longest an IP packet can be.
 	maxMTU = 65535
 )
@@ -155,8 +155,8 @@ func checkFamily(p netip.Prefix, before []netip.Prefix) string {
 func (u *Underlay) readMTU(n *world.NodeNetwork) {
 	switch {
 	case n.MTU == 0:
-	case n.MTU < MinMTU || n.MTU > maxMTU:
-		u.problem(n.Name, "spec.mtu", "InvalidMTU", fmt.Sprintf("%d is not between %d and %d: ignored", n.MTU, MinMTU, maxMTU))
+	case n.MTU < minMTU || n.MTU > maxMTU:
+		u.problem(n.Name, "spec.mtu", "InvalidMTU", fmt.Sprintf("%d is not between %d and %d: ignored", n.MTU, minMTU, maxMTU))
 	case u.mtu == 0 || n.MTU < u.mtu:
 		u.mtu = n.MTU
 	}
@@ -197,7 +197,7 @@ func (u *Underlay) addPeer(n *world.NodeNetwork, addresses []netip.Prefix) {
 // smallest underlay MTU of all nodes, less the tunnel's overhead if any Subnet may
 // use it. overlay and ipv6 say that there is such a Subnet.
 func (u *Underlay) MTU(configured int, overlay, ipv6 bool) (int, []world.Problem) {
-	fits := UnknownMTU
+	fits := unknownMTU
 	if u.mtu != 0 {
 		fits = u.mtu - u.overhead(overlay)
 	}
@@ -212,9 +212,9 @@ func (u *Underlay) MTU(configured int, overlay, ipv6 bool) (int, []world.Problem
 			report("MTUTooLarge", fmt.Sprintf("the configured pod MTU %d is more than the %d that the smallest underlay MTU %d leaves: large packets will be lost", mtu, fits, u.mtu))
 		}
 	}
-	if ipv6 && mtu < MinMTU6 {
-		report("MTUTooSmall", fmt.Sprintf("the pod MTU would be %d, and IPv6 needs %d, which is used: raise the underlay's MTU", mtu, MinMTU6))
-		mtu = MinMTU6
+	if ipv6 && mtu < minMTU6 {
+		report("MTUTooSmall", fmt.Sprintf("the pod MTU would be %d, and IPv6 needs %d, which is used: raise the underlay's MTU", mtu, minMTU6))
+		mtu = minMTU6
 	}
 	return mtu, problems
 }

@@ -4,7 +4,10 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"maps"
 	"net/netip"
+	"slices"
+	"strings"
 
 	"go4.org/netipx"
 
@@ -175,44 +178,81 @@ func (r *renderer) verdictMap(name string, chain func(intent.Port) string) {
 // prerouting lets in from a port only what bears the port's address and marks it
 // with its tenant, and from the underlay no pod's address but those that peers
 // have without encapsulation. Conntrack does not see the tunnel's own packets, here
-// and in output-raw: a flow of a pod whose source NAT happens to choose the tunnel's
+// and in output: a flow of a pod whose source NAT happens to choose the tunnel's
 // port would take them away.
+//
+// Every packet of a pod passes here, so the order is that of cost: one look-up finds
+// sender and tenant at once, and a packet meets the rules of its own family only.
 func (r *renderer) prerouting() {
 	accept := nft.Verdict{Kind: nft.Accept}
 	base := []nft.Rule{
 		rule("pods", fromPorts, to("from-port")),
-		rule("the node itself", nft.Is(nft.MetaIIFName, nft.IfName("lo")), accept),
 		rule("checked by wire_in", nft.Is(nft.MetaIIFName, nft.IfName(claims.VXLANDevice)), accept),
+		rule("the node itself", nft.Is(nft.MetaIIFName, nft.IfName("lo")), accept),
+		rule("IPv4", nft.Is(nft.MetaNFProto, nft.IPv4), to("underlay-4")),
+		rule("IPv6", nft.Is(nft.MetaNFProto, nft.IPv6), to("underlay-6")),
 	}
-	var fromPort, outputRaw []nft.Rule
+	var fromPort []nft.Rule
 	for _, f := range families {
-		loopback := nft.Is(f.daddr, nft.Prefix(f.loopback))
-		untracked := rule("the tunnel is no flow", vxlanPort, in(f.daddr, "nodes-"+f.suffix), nft.Notrack{})
-		base = append(base,
-			drop("loopback address from the underlay", loopback),
+		r.chain("underlay-"+f.suffix, nil, append(r.tunnelled(f),
+			drop("loopback address from the underlay", nft.Is(f.daddr, nft.Prefix(f.loopback))),
 			drop("loopback address from the underlay", nft.Is(f.saddr, nft.Prefix(f.loopback))),
-			drop("pod address from the underlay", in(f.saddr, "subnets-"+f.suffix), notIn(f.saddr, "direct-"+f.suffix)),
-			untracked)
-		outputRaw = append(outputRaw, untracked)
-		fromPort = append(fromPort,
-			drop("spoofed source", notOfPort(f.saddr, f)),
-			drop("loopback address from a pod", loopback),
-			drop("broadcast or multicast from a pod", nft.Is(f.daddr, nft.Prefix(f.group))),
-			drop(vxlanFromPod, vxlanPort, in(f.daddr, "nodes-"+f.suffix)))
+			drop("pod address from the underlay", in(f.saddr, "subnets-"+f.suffix), notIn(f.saddr, "direct-"+f.suffix)))...)
+		r.fromTenants(f)
+		fromPort = append(fromPort, rule("tenant of the sender",
+			nft.VMap{Key: nft.Select(nft.MetaIIFName, f.saddr), Map: "tenant-of-port-" + f.suffix}))
 	}
-	fromPort = append(fromPort,
-		rule("tenant of the port", nft.VMap{Key: nft.Select(nft.MetaIIFName), Map: "tenant-of-port"}),
-		drop("unknown port"))
-	r.verdictMap("tenant-of-port", func(p intent.Port) string { return fmt.Sprintf("tenant-%d", p.VNI) })
 	r.chain("prerouting", &nft.Base{Type: nft.TypeFilter, Hook: nft.HookPrerouting, Priority: claims.NFTPriorityRaw}, base...)
-	r.chain("from-port", nil, fromPort...)
-	r.chain("output-raw", &nft.Base{Type: nft.TypeFilter, Hook: nft.HookOutput, Priority: claims.NFTPriorityRaw}, outputRaw...)
+	r.chain("from-port", nil, append(fromPort, drop("spoofed source"))...)
 	for _, v := range r.node.VPCs {
 		for _, vni := range append([]packet.VNI{v.VNI}, v.Tenants...) {
-			r.chain(fmt.Sprintf("tenant-%d", vni), nil, rule("VPC "+clip(v.Name),
-				nft.Mangle{Field: nft.MetaMark, Value: claims.Mark(vni), Mask: claims.MarkVNIMask}))
+			r.chain(fmt.Sprintf("tenant-%d", vni), nil, rule("VPC "+label(v.Name), mark(vni)))
 		}
 	}
+}
+
+// tunnelled lets in the tunnel's own packets for this node: wire_in judges them, their
+// outer source too. There are none without an overlay.
+func (r *renderer) tunnelled(f family) (rules []nft.Rule) {
+	if !slices.ContainsFunc(r.node.Subnets, func(s intent.Subnet) bool { return s.Overlay }) {
+		return nil
+	}
+	for _, p := range r.node.Underlay {
+		if p.Addr().Is4() == f.is4 {
+			rules = append(rules, rule("the tunnel is no flow; checked by wire_in",
+				vxlanPort, nft.Is(f.daddr, nft.Addr(p.Addr())), nft.Notrack{}, nft.Verdict{Kind: nft.Accept}))
+		}
+	}
+	return rules
+}
+
+func mark(vni packet.VNI) nft.Mangle {
+	return nft.Mangle{Field: nft.MetaMark, Value: claims.Mark(vni), Mask: claims.MarkVNIMask}
+}
+
+// fromTenants adds, for one family, the map from a port and its address to the chain
+// of its tenant, and these chains: what no pod may send to anybody is dropped there,
+// the rest is marked.
+func (r *renderer) fromTenants(f family) {
+	m := nft.Set{Name: "tenant-of-port-" + f.suffix, Key: []nft.Type{nft.TypeIfName, f.typ}, Data: []nft.Type{nft.TypeVerdict}}
+	chain := func(vni packet.VNI) string { return fmt.Sprintf("from-tenant-%d-%s", vni, f.suffix) }
+	used := map[packet.VNI]bool{}
+	for _, p := range r.node.Ports {
+		for _, a := range p.Addresses {
+			if a.Is4() == f.is4 {
+				used[p.VNI] = true
+				m.Elements = append(m.Elements, nft.Element{Key: []nft.Value{nft.IfName(p.HostInterface), nft.Addr(a)}, Verdict: to(chain(p.VNI))})
+			}
+		}
+	}
+	for _, vni := range slices.Sorted(maps.Keys(used)) {
+		r.chain(chain(vni), nil,
+			drop("loopback address from a pod", nft.Is(f.daddr, nft.Prefix(f.loopback))),
+			drop("broadcast or multicast from a pod", nft.Is(f.daddr, nft.Prefix(f.group))),
+			drop(vxlanFromPod, vxlanPort, in(f.daddr, "nodes-"+f.suffix)),
+			rule("tenant of the sender", mark(vni)))
+	}
+	r.sets = append(r.sets, m)
 }
 
 var vxlanPort = nft.Is(nft.UDPDport, nft.Port(claims.VXLANPort))
@@ -273,18 +313,26 @@ func (r *renderer) masqueraded(nat intent.NAT, f family) []nft.Statement {
 
 func natSet(nat intent.NAT) string { return setName("nat-", nat.Name) + "-" }
 
-// clip bounds a name from an object to what a comment holds.
-func clip(s string) string {
-	if len(s) > 100 {
-		return s[:100]
-	}
-	return s
+// label is the name of an object in a comment: bounded, and without what a comment
+// may not hold. Names are checked where they come in, but one that slipped through
+// must not keep the whole table from the kernel.
+func label(s string) string {
+	clean := strings.Map(func(r rune) rune {
+		if r < ' ' || r >= 0x7f || r == '"' {
+			return '?'
+		}
+		return r
+	}, s)
+	return clean[:min(len(clean), 100)]
 }
 
 // forward keeps VPCs and tenants apart: a pod's packet for an address of some
 // Subnet must be for one of its own VPC, and what reaches a port of an isolated
-// tenant bears that tenant's VNI, the VPC's, or none (nodes, the outside).
+// tenant bears that tenant's VNI, the VPC's, or none (nodes, the outside). Rules that
+// could match nothing, in a cluster of one VPC without isolated tenants, are left
+// out: they would cost every packet a look-up.
 func (r *renderer) forward() {
+	several := r.severalVPCs()
 	r.verdictMap("vpc-of-port", func(p intent.Port) string { return fmt.Sprintf("vpc-%d", r.own[p.VPC]) })
 	r.verdictMap("into-port", func(p intent.Port) string {
 		if p.VNI == r.own[p.VPC] {
@@ -293,35 +341,68 @@ func (r *renderer) forward() {
 		return fmt.Sprintf("into-%d", p.VNI)
 	})
 	r.vxlanFromPorts()
-	base := append(icmpFromPorts(),
+	var apart, fromVPC []nft.Rule
+	if several {
+		fromVPC = []nft.Rule{rule("VPC of the sender", nft.VMap{Key: nft.Select(nft.MetaIIFName), Map: "vpc-of-port"})}
+	}
+	if slices.ContainsFunc(r.node.Ports, func(p intent.Port) bool { return p.VNI != r.own[p.VPC] }) {
+		apart = append(apart, rule("tenant of the receiver", nft.VMap{Key: nft.Select(nft.MetaOIFName), Map: "into-port"}))
+	}
+	r.chain("apart", nil, append(apart, fromVPC...)...)
+	base := append([]nft.Rule{rule("neither ICMP nor VXLAN", nft.Is(nft.MetaL4Proto, nft.Proto(protoTCP)), to("apart"))}, icmpFromPorts()...)
+	base = append(base,
 		rule("VXLAN of pods", vxlanPort, fromPorts, nft.Verdict{Kind: nft.Jump, Chain: "vxlan-from-port"}),
-		rule("tenant of the receiver", nft.VMap{Key: nft.Select(nft.MetaOIFName), Map: "into-port"}),
-		rule("VPC of the sender", nft.VMap{Key: nft.Select(nft.MetaIIFName), Map: "vpc-of-port"}))
+		rule("all others", to("apart")))
 	r.chain("forward", &nft.Base{Type: nft.TypeFilter, Hook: nft.HookForward, Priority: claims.NFTPriorityForward}, base...)
 	for _, v := range r.node.VPCs {
-		var apart []nft.Rule
+		var others []nft.Rule
 		for _, f := range families {
-			apart = append(apart, drop("another VPC", in(f.daddr, "subnets-"+f.suffix), notIn(f.daddr, fmt.Sprintf("vpc-%d-subnets-%s", v.VNI, f.suffix))))
+			others = append(others, drop("another VPC", in(f.daddr, "subnets-"+f.suffix), notIn(f.daddr, fmt.Sprintf("vpc-%d-subnets-%s", v.VNI, f.suffix))))
 		}
-		r.chain(fmt.Sprintf("vpc-%d", v.VNI), nil, apart...)
-		for _, tenant := range v.Tenants {
-			var rules []nft.Rule
-			for _, from := range []struct {
-				mark uint32
-				who  string
-			}{{0, "nodes and the outside"}, {claims.Mark(tenant), "the same tenant"}, {claims.Mark(v.VNI), "global tenants and nodes"}} {
-				rules = append(rules, rule(from.who, nft.Masked(nft.MetaMark, claims.MarkVNIMask, from.mark), to("from-vpc")))
-			}
-			r.chain(fmt.Sprintf("into-%d", tenant), nil, append(rules, drop("another tenant"))...)
-		}
+		r.chain(fmt.Sprintf("vpc-%d", v.VNI), nil, others...)
+		r.intoTenants(v)
 	}
-	r.chain("from-vpc", nil, rule("VPC of the sender", nft.VMap{Key: nft.Select(nft.MetaIIFName), Map: "vpc-of-port"}))
+	r.chain("from-vpc", nil, fromVPC...)
 }
 
-// output marks what the node itself sends into the tunnel with the VPC's own VNI.
+const protoTCP = 6
+
+// severalVPCs reports whether Subnets of more than one VPC exist.
+func (r *renderer) severalVPCs() bool {
+	first := ""
+	for _, s := range r.node.AddressSets {
+		if s.Name != SetSubnets || len(s.Prefixes) == 0 {
+			continue
+		}
+		if first != "" && s.VPC != first {
+			return true
+		}
+		first = s.VPC
+	}
+	// A port whose VPC is not that of the Subnets must not reach them either.
+	return slices.ContainsFunc(r.node.Ports, func(p intent.Port) bool { return p.VPC != first })
+}
+
+// intoTenants adds the chains of a VPC's isolated tenants: whom they hear.
+func (r *renderer) intoTenants(v intent.VPC) {
+	for _, tenant := range v.Tenants {
+		var rules []nft.Rule
+		for _, from := range []struct {
+			mark uint32
+			who  string
+		}{{0, "nodes and the outside"}, {claims.Mark(tenant), "the same tenant"}, {claims.Mark(v.VNI), "global tenants and nodes"}} {
+			rules = append(rules, rule(from.who, nft.Masked(nft.MetaMark, claims.MarkVNIMask, from.mark), to("from-vpc")))
+		}
+		r.chain(fmt.Sprintf("into-%d", tenant), nil, append(rules, drop("another tenant"))...)
+	}
+}
+
+// output marks what the node itself sends into the tunnel with the VPC's own VNI, and
+// keeps the tunnel's own packets from conntrack. That is one chain before conntrack
+// and not two, since every packet to a peer passes here.
 func (r *renderer) output() {
-	device := nft.Is(nft.MetaOIFName, nft.IfName(claims.VXLANDevice))
-	var rules []nft.Rule
+	var marks []nft.Rule
+	rules := []nft.Rule{rule("into the tunnel", nft.Is(nft.MetaOIFName, nft.IfName(claims.VXLANDevice)), to("output-tunnel"))}
 	for _, f := range families {
 		name := "vpc-of-address-" + f.suffix
 		m := nft.Set{Name: name, Key: []nft.Type{f.typ}, Data: []nft.Type{nft.TypeVerdict}, Interval: true}
@@ -335,9 +416,11 @@ func (r *renderer) output() {
 			}
 		}
 		r.sets = append(r.sets, m)
-		rules = append(rules, rule("VPC of the destination", device, nft.VMap{Key: nft.Select(f.daddr), Map: name}))
+		marks = append(marks, rule("VPC of the destination", nft.VMap{Key: nft.Select(f.daddr), Map: name}))
+		rules = append(rules, rule("the tunnel is no flow", vxlanPort, in(f.daddr, "nodes-"+f.suffix), nft.Notrack{}))
 	}
-	r.chain("output", &nft.Base{Type: nft.TypeFilter, Hook: nft.HookOutput, Priority: claims.NFTPriorityOutput}, rules...)
+	r.chain("output-tunnel", nil, marks...)
+	r.chain("output", &nft.Base{Type: nft.TypeFilter, Hook: nft.HookOutput, Priority: claims.NFTPriorityRaw}, rules...)
 }
 
 func familyOf(a netip.Addr) family {
@@ -370,20 +453,30 @@ func (r *renderer) postrouting() {
 				continue
 			}
 			s := append([]nft.Statement{nft.IsNot(nft.MetaOIFName, device)}, r.masqueraded(nat, f)...)
-			rules = append(rules, rule("natOutgoing of "+clip(nat.Name), append(s, nft.Counter{}, nft.Masquerade{Flags: nft.NATFullyRandom})...))
+			rules = append(rules, rule("natOutgoing of "+label(nat.Name), append(s, nft.Counter{}, nft.Masquerade{Flags: nft.NATFullyRandom})...))
 		}
 	}
 	r.chain("postrouting", &nft.Base{Type: nft.TypeNAT, Hook: nft.HookPostrouting, Priority: claims.NFTPrioritySrcNAT}, rules...)
 }
 
-// setName is prefix and name, cut with a hash where the kernel's 255 bytes could
-// be too few (NFT_SET_MAXNAMELEN).
+// setName is prefix and name, with a hash where the kernel's 255 bytes could be too
+// few (NFT_SET_MAXNAMELEN) or where a set cannot have such a name.
 func setName(prefix, name string) string {
-	if len(name) > 100 {
-		sum := sha256.Sum256([]byte(name))
-		name = name[:80] + "-" + hex.EncodeToString(sum[:8])
+	if len(name) <= 100 && !strings.ContainsFunc(name, notInSetName) {
+		return prefix + name
 	}
-	return prefix + name
+	sum := sha256.Sum256([]byte(name))
+	clean := strings.Map(func(r rune) rune {
+		if notInSetName(r) {
+			return '_'
+		}
+		return r
+	}, name)
+	return prefix + clean[:min(len(clean), 80)] + "-" + hex.EncodeToString(sum[:8])
+}
+
+func notInSetName(r rune) bool {
+	return (r < 'a' || r > 'z') && (r < '0' || r > '9') && r != '-' && r != '.'
 }
 
 func has(prefixes []netip.Prefix, is4 bool) bool {

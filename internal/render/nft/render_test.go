@@ -112,15 +112,28 @@ func TestVPCWithoutSubnet(t *testing.T) {
 	}
 }
 
-func TestLongNames(t *testing.T) {
+func TestHostileNames(t *testing.T) {
 	n := example()
 	long := strings.Repeat("s", 250)
-	n.Subnets[0].Name, n.NATs[0].Name, n.VPCs[0].Name = long, long, long
-	n.Subnets[0].VPC, n.NATs[0].VPC, n.AddressSets[0].VPC, n.Tunnels[0].VPC = long, long, long, long
-	for i := range 2 {
-		n.Ports[i].VPC = long
+	for _, name := range []string{long, "a\nb", `"; flush ruleset; "`, "$(x)", "é", "{}", "", "A B", strings.Repeat("é", 300), "\xff\x00"} {
+		n.Subnets[0].Name, n.NATs[0].Name, n.VPCs[0].Name = name, name, name
+		n.Subnets[0].VPC, n.NATs[0].VPC, n.AddressSets[0].VPC, n.Tunnels[0].VPC = name, name, name, name
+		for i := range 2 {
+			n.Ports[i].VPC = name
+		}
+		if err := Render(n).Validate(); err != nil {
+			t.Fatalf("name %q: %v", name, err)
+		}
 	}
-	if err := Render(n).Validate(); err != nil {
-		t.Fatalf("long names: %v", err)
+}
+
+func TestSetNamesDiffer(t *testing.T) {
+	seen := map[string]string{}
+	for _, name := range []string{"a", "A", "a_b", "a b", "a$b", "é", "è", "", "-"} {
+		got := setName("nat-", name)
+		if other, ok := seen[got]; ok {
+			t.Errorf("%q and %q have the set name %q", name, other, got)
+		}
+		seen[got] = name
 	}
 }

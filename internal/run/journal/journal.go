@@ -73,15 +73,16 @@ func (j *Journal) open() error {
 	if err != nil {
 		return errors.Join(fmt.Errorf("open the journal: %w", err), f.Close())
 	}
-	j.file, j.size = f, info.Size()
-	if torn, err := endsTorn(f, j.size); err != nil || torn {
+	size := info.Size()
+	if torn, err := endsTorn(f, size); err != nil || torn {
 		// The next entry must not continue a torn line.
 		n, werr := f.WriteString("\n")
-		j.size += int64(n)
+		size += int64(n)
 		if err := errors.Join(err, werr); err != nil {
 			return errors.Join(fmt.Errorf("mend the journal: %w", err), f.Close())
 		}
 	}
+	j.file, j.size = f, size
 	return nil
 }
 
@@ -98,23 +99,25 @@ func endsTorn(f *os.File, size int64) (bool, error) {
 // says by how much.
 func (j *Journal) Add(e Entry) error {
 	e.Objects, e.Changes, e.Failed = bound(e.Objects), bound(e.Changes), bound(e.Failed)
+	if n := len(e.Foreign) - listLength; n > 0 {
+		e.Foreign = append(e.Foreign[:listLength:listLength], apply.Foreign{Time: e.Foreign[listLength].Time, What: fmt.Sprintf("and %d more", n)})
+	}
 	line, err := json.Marshal(e)
 	if err != nil {
 		return fmt.Errorf("encode a journal entry: %w", err)
 	}
 	j.mu.Lock()
 	defer j.mu.Unlock()
+	var rotated error
 	if j.size > fileSize {
-		if err := j.rotate(); err != nil {
-			return err
-		}
+		rotated = j.rotate()
 	}
 	n, err := j.file.Write(append(line, '\n'))
 	j.size += int64(n)
 	if err != nil {
-		return fmt.Errorf("write to the journal: %w", err)
+		err = fmt.Errorf("write to the journal: %w", err)
 	}
-	return nil
+	return errors.Join(rotated, err)
 }
 
 func bound(lines []string) []string {
@@ -124,13 +127,15 @@ func bound(lines []string) []string {
 	return append(lines[:listLength:listLength], fmt.Sprintf("and %d more", len(lines)-listLength))
 }
 
+// rotate begins a new file. Where that fails the old one is gone on with, and the next
+// Add tries again.
 func (j *Journal) rotate() error {
-	if err := os.Rename(j.path, j.path+".1"); err != nil {
+	// Nothing of the name is there if the try before got no further than this.
+	if err := os.Rename(j.path, j.path+".1"); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("rotate the journal: %w", err)
 	}
 	old := j.file
 	if err := j.open(); err != nil {
-		// Go on in the old file; the next Add tries again.
 		return err
 	}
 	return old.Close()

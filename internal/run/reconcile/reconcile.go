@@ -48,6 +48,9 @@ type Outcome struct {
 	AddOnly bool
 	// Compile is how long the compiler took.
 	Compile time.Duration
+	// Unchanged says that the intent is that of the pass before, which succeeded, so
+	// that the plane was not asked.
+	Unchanged bool
 }
 
 // Loop is the reconcile loop. Run it once.
@@ -188,9 +191,10 @@ func (l *Loop) Run(ctx context.Context) error {
 	if l.config.Resync > 0 {
 		resync.Reset(l.config.Resync)
 	}
+	asked := true
 	for {
 		_, changed := l.config.World.Snapshot()
-		ok := l.pass(ctx)
+		ok := l.pass(ctx, asked)
 		if ctx.Err() != nil {
 			return nil
 		}
@@ -204,8 +208,10 @@ func (l *Loop) Run(ctx context.Context) error {
 		if !sleep(ctx, l.config.MinInterval) {
 			return nil
 		}
+		asked = true
 		select {
 		case <-changed:
+			asked = false
 		case <-l.poke:
 		case <-retry.C:
 		case <-resync.C:
@@ -235,8 +241,10 @@ func sleep(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// pass runs one pass over the newest snapshot and reports whether all went well.
-func (l *Loop) pass(ctx context.Context) bool {
+// pass runs one pass over the newest snapshot and reports whether all went well. What
+// changes in the cluster is mostly of no concern to this node: the plane is asked only
+// if the intent differs, or if somebody asked for the pass.
+func (l *Loop) pass(ctx context.Context, asked bool) bool {
 	snap, _ := l.config.World.Snapshot()
 	l.mu.Lock()
 	options := apply.Options{Refresh: l.refresh, AddOnly: !l.config.Complete(snap)}
@@ -247,8 +255,12 @@ func (l *Loop) pass(ctx context.Context) bool {
 	out := Outcome{Snapshot: snap, AddOnly: options.AddOnly}
 	out.Intent, out.Problems = l.config.Compile(snap)
 	out.Compile = time.Since(start)
-	out.Report, out.Err = l.config.Plane.Apply(ctx, out.Intent, options)
-	l.log(out)
+	last := l.Last()
+	out.Unchanged = !asked && options == (apply.Options{}) && last.settled() && last.Intent.Equal(out.Intent)
+	if !out.Unchanged {
+		out.Report, out.Err = l.config.Plane.Apply(ctx, out.Intent, options)
+	}
+	l.log(out, last)
 
 	l.mu.Lock()
 	if out.Err != nil {
@@ -266,14 +278,26 @@ func (l *Loop) pass(ctx context.Context) bool {
 	return out.Err == nil && len(out.Report.Failed) == 0
 }
 
-func (l *Loop) log(out Outcome) {
-	if out.Err != nil {
+// settled reports whether the pass left nothing to be done.
+func (o Outcome) settled() bool {
+	return o.Snapshot != nil && o.Err == nil && !o.AddOnly && len(o.Report.Failed) == 0
+}
+
+// log tells what is news: a failure that lasts is told once, not with every pass.
+func (l *Loop) log(out, before Outcome) {
+	if news(out.Err, before.Err) {
 		l.config.Logger.Error("apply failed", "revision", out.Snapshot.Revision, "err", out.Err)
 	}
 	for _, f := range out.Report.Failed {
-		l.config.Logger.Warn("object not applied", "object", f.Ref.String(), "err", f.Err)
+		if news(f.Err, before.Report.Err(f.Ref)) {
+			l.config.Logger.Warn("object not applied", "object", f.Ref.String(), "err", f.Err)
+		}
 	}
 	if n := len(out.Report.Changes); n > 0 {
 		l.config.Logger.Debug("applied", "revision", out.Snapshot.Revision, "changes", n, "duration", out.Report.Duration)
 	}
+}
+
+func news(err, before error) bool {
+	return err != nil && (before == nil || before.Error() != err.Error())
 }

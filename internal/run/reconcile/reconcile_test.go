@@ -58,7 +58,7 @@ func loop(t *testing.T, p *plane, change func(*Config)) (*Loop, *world.Store) {
 	w := world.NewStore(nil)
 	c := Config{
 		World: w, Plane: p, Logger: slog.New(slog.DiscardHandler),
-		Compile: func(s *world.Snapshot) (intent.Node, []world.Problem) { return intent.Node{}, nil },
+		Compile: func(s *world.Snapshot) (intent.Node, []world.Problem) { return intent.Node{MTU: int(s.Revision)}, nil },
 	}
 	if change != nil {
 		change(&c)
@@ -110,6 +110,42 @@ func TestIdleLoopAppliesAtOnce(t *testing.T) {
 		if took := time.Since(start); took != 0 {
 			t.Errorf("an idle loop took %v to apply a change, want no delay", took)
 		}
+	})
+}
+
+func TestPlaneIsNotAskedForTheSameIntent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := &plane{}
+		l, w := loop(t, p, func(c *Config) {
+			c.RetryMin, c.RetryMax = time.Hour, time.Hour
+			c.Compile = func(*world.Snapshot) (intent.Node, []world.Problem) { return intent.Node{MTU: 1450}, nil }
+		})
+		seen := func(name string, want int) {
+			t.Helper()
+			if err := l.Wait(t.Context(), setNode(w, name), intent.Ref{}); err != nil {
+				t.Error(err)
+			}
+			if got := p.calls(); got != want {
+				t.Errorf("after %s the plane was asked %d times, want %d", name, got, want)
+			}
+		}
+		synctest.Wait()
+		seen("a", 1)
+		seen("b", 1)
+		if !l.Last().Unchanged {
+			t.Error("the outcome does not say that nothing changed")
+		}
+		l.Poke()
+		synctest.Wait()
+		time.Sleep(time.Second)
+		seen("c, which follows a poke", 2)
+		p.set(func() { p.fail = map[intent.Ref]error{{Kind: "Route", Name: "r"}: errors.New("no")} })
+		l.Poke()
+		time.Sleep(time.Second)
+		seen("d, which follows a failure", 4)
+		p.set(func() { p.fail = nil })
+		seen("e, which follows a failure", 5)
+		seen("f", 5)
 	})
 }
 

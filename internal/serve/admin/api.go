@@ -15,7 +15,7 @@ type Status struct {
 	Version string    `json:"version"`
 	Plane   string    `json:"plane"`
 	Started time.Time `json:"started"`
-	// Ready is why the agent serves no ADD, empty if it does.
+	// NotReady is why the agent serves no ADD, empty if it does.
 	NotReady string `json:"notReady,omitempty"`
 	// Revision of the world, and the one that the plane has applied last.
 	Revision        uint64 `json:"revision"`
@@ -69,6 +69,7 @@ type Problem struct {
 
 // ProblemOf converts a problem of the world.
 func ProblemOf(p world.Problem) Problem {
+	p = p.Brief()
 	return Problem{Kind: string(p.Kind), Object: p.Key.String(), Field: p.Field, Reason: p.Reason, Message: p.Message}
 }
 

@@ -172,7 +172,7 @@ func (d *directory) load() (contents, error) {
 			// does no harm.
 			_ = d.root.Remove(name)
 		case strings.HasSuffix(name, suffixLive):
-			r, err := d.read(name)
+			r, err := d.read(strings.TrimSuffix(name, suffixLive), suffixLive)
 			if errors.Is(err, errNewer) {
 				return contents{}, fmt.Errorf("record %s/%s is %w; install that release again, or delete the pods first", d.path, name, err)
 			}
@@ -204,8 +204,9 @@ func (d *directory) entries() ([]fs.DirEntry, error) {
 	return entries, err
 }
 
-func (d *directory) read(name string) (*record, error) {
-	f, err := d.openRegular(name)
+// read reads the record in a file whose name is its stem and the suffix.
+func (d *directory) read(stem, suffix string) (*record, error) {
+	f, err := d.openRegular(stem + suffix)
 	if err != nil {
 		return nil, err
 	}
@@ -218,7 +219,7 @@ func (d *directory) read(name string) (*record, error) {
 		return nil, fmt.Errorf("the file has more than %d bytes", maxRecord)
 	}
 	r, err := decodeRecord(data)
-	if err == nil && r.stem()+suffixLive != name {
+	if err == nil && r.stem() != stem {
 		err = errors.New("the name and the content are of different attachments")
 	}
 	return r, err
@@ -263,11 +264,9 @@ func describeTorn(name string, cause error) torn {
 // the owner, its name at least the addresses.
 func (d *directory) grave(name string) grave {
 	g := grave{stem: strings.TrimSuffix(name, suffixGone)}
-	if data, err := d.root.ReadFile(name); err == nil && len(data) <= maxRecord {
-		if r, err := decodeRecord(data); err == nil && r.stem() == g.stem {
-			g.id, g.lease = r.ID, r.lease()
-			return g
-		}
+	if r, err := d.read(g.stem, suffixGone); err == nil {
+		g.id, g.lease = r.ID, r.lease()
+		return g
 	}
 	if _, lease, err := parseStem(g.stem); err == nil {
 		g.lease = lease

@@ -24,7 +24,7 @@ const (
 	Differs
 )
 
-// Error is why a call failed. Every error of Service's exported methods is one.
+// Error is why a call failed. Every error of Add, Del, Check, Collect and Ready is one.
 type Error struct {
 	Reason Reason
 	// Message is one line: what was tried, on what, and what to do next.

@@ -140,7 +140,7 @@ func (s *Service) Restore(ctx context.Context) error {
 	snapshot := s.cfg.World.Apply(changes...)
 	for _, t := range c.torn {
 		s.torn[t.name] = t
-		s.cfg.Log.Error("attachment record cannot be read; it was set aside, and its addresses stay blocked", "file", s.dir.path+"/"+t.name, "addresses", t.lease.Addresses, "error", t.err)
+		s.cfg.Log.Error("attachment record cannot be read; it was set aside, and its addresses stay blocked", "file", s.dir.path+"/"+t.name, "addresses", t.lease.Addresses, "err", t.err)
 	}
 	now := time.Now()
 	for _, g := range c.gone {

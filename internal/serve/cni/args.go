@@ -35,7 +35,7 @@ func podOf(args string) (world.Owner, error) {
 	return pod, nil
 }
 
-// isDNSName accepts a DNS subdomain (RFC 1123) of at most max bytes, and nothing:
+// isDNSName accepts a DNS subdomain (RFC 1123) of at most so many bytes, and nothing:
 // a variable that is empty is one that is not set.
 func isDNSName(s string, most int) bool {
 	if s == "" {

@@ -71,7 +71,7 @@ func (s *Server) Run(ctx context.Context) error {
 	}
 	<-served
 	if err = errors.Join(err, l.Remove()); err != nil {
-		s.Log.Warn("CNI socket did not end in good order", "socket", s.Socket, "error", err)
+		s.Log.Warn("CNI socket did not end in good order", "socket", s.Socket, "err", err)
 	}
 	return nil
 }

@@ -22,9 +22,10 @@ type Listener struct {
 	log  *slog.Logger
 }
 
-// Listen makes the socket; what names it to people. It appears at its path by a rename, with its mode set: at
-// no moment could anybody else connect, and what a dead agent left is replaced.
-// Whether an agent lives is told by a lock that the kernel drops with its holder.
+// Listen makes the socket; what names it to people. It appears at its path by a
+// rename, with its mode set: at no moment could anybody else connect, and what a dead
+// agent left is replaced. Whether an agent lives is told by a lock that the kernel
+// drops with its holder.
 func Listen(path, what string, log *slog.Logger) (*Listener, error) {
 	dir := filepath.Dir(path)
 	if err := os.MkdirAll(dir, 0o755); err != nil {

@@ -10,6 +10,7 @@ import (
 	"unique"
 
 	corev1 "k8s.io/api/core/v1"
+	apivalidation "k8s.io/apimachinery/pkg/api/validation"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/fairlead-sdn/fairlead/api/v1alpha1"
@@ -22,9 +23,15 @@ import (
 const annotationStaticUID = "kubernetes.io/config.hash"
 
 // Convert makes the world's value of an object. An object of a type that the world
-// does not know gives nil and a Problem.
+// does not know, or with a name that no datastore accepts, gives nil and a Problem.
 func Convert(kind world.Kind, o datastore.Object) (any, []world.Problem) {
 	c := converter{kind: kind, key: keyOf(o)}
+	if !validName(c.key) {
+		// Somebody wrote past all checks. Names become those of rules and sets, and one
+		// that the kernel refuses would keep everything else from it.
+		c.problem("metadata.name", "InvalidName", "the name is not one that Kubernetes allows: ignored")
+		return nil, c.problems
+	}
 	value := c.value(o)
 	if value == nil {
 		c.problem("", "UnknownType", fmt.Sprintf("the datastore returned a %T for a %s", o, kind))
@@ -52,6 +59,11 @@ func (c *converter) value(o datastore.Object) any {
 		return &world.NetNamespace{Name: o.Name, VNI: c.vni("spec.vni", o.Spec.VNI), Global: o.Spec.Global}
 	}
 	return nil
+}
+
+func validName(k world.Key) bool {
+	return len(apivalidation.NameIsDNSSubdomain(k.Name, false)) == 0 &&
+		(k.Namespace == "" || len(apivalidation.NameIsDNSLabel(k.Namespace, false)) == 0)
 }
 
 func keyOf(o datastore.Object) world.Key {
@@ -185,10 +197,18 @@ func (c *converter) subnet(o *v1alpha1.Subnet) *world.Subnet {
 	if s.VPC == "" {
 		s.VPC = packet.DefaultVPC
 	}
-	for _, text := range o.Spec.CIDRs {
+	for i, text := range o.Spec.CIDRs {
+		if i == v1alpha1.MaxCIDRs {
+			c.problem("spec.cidrs", "TooManyCIDRs", fmt.Sprintf("%d CIDRs: the first %d are used", len(o.Spec.CIDRs), v1alpha1.MaxCIDRs))
+			break
+		}
 		p, err := netip.ParsePrefix(text)
 		if err != nil || p.Addr().Is4In6() { // The world keeps it, and decide reports it.
 			s.BadCIDRs = append(s.BadCIDRs, text)
+			continue
+		}
+		if err := v1alpha1.CheckUsable(p.Masked()); err != nil {
+			c.invalid(index("spec.cidrs", i), "InvalidCIDR", text, "a CIDR that pods can have: "+err.Error())
 			continue
 		}
 		s.CIDRs = append(s.CIDRs, p.Masked())

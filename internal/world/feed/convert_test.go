@@ -3,6 +3,7 @@ package feed_test
 import (
 	"encoding/json"
 	"net/netip"
+	"strings"
 	"testing"
 	"time"
 
@@ -35,6 +36,28 @@ func prefixes(texts ...string) (out []netip.Prefix) {
 		out = append(out, netip.MustParsePrefix(t))
 	}
 	return out
+}
+
+// What somebody wrote past all checks under a name that cannot be is no object.
+func TestConvertRefusesNames(t *testing.T) {
+	for _, name := range []string{"", "A", "a b", "a\nb", `"`, "../../x", "$(x)", "é", strings.Repeat("a", 254)} {
+		for _, o := range []datastore.Object{&v1alpha1.VPC{}, &v1alpha1.Subnet{}, &corev1.Node{}, &corev1.Namespace{}, &corev1.Pod{}} {
+			o.SetName(name)
+			kind, err := datastore.KindOf(o)
+			if err != nil {
+				t.Fatal(err)
+			}
+			value, problems := feed.Convert(world.Kind(kind), o)
+			if value != nil || len(problems) != 1 || problems[0].Reason != "InvalidName" {
+				t.Errorf("%T %q: %v, %v", o, name, value, problems)
+			}
+		}
+	}
+	pod := &corev1.Pod{}
+	pod.Name, pod.Namespace = "a", "../x"
+	if value, problems := feed.Convert(world.KindPod, pod); value != nil || len(problems) != 1 {
+		t.Errorf("pod in a namespace that cannot be: %v, %v", value, problems)
+	}
 }
 
 func TestConvert(t *testing.T) {
@@ -172,8 +195,8 @@ func TestConvertUnknownType(t *testing.T) {
 // comes out can be put into a world.
 func FuzzConvert(f *testing.F) {
 	f.Add([]byte(`{"metadata":{"name":"a"},"spec":{"cidr":"10.0.0.0/8","cidrs":["::/0"],"allocations":{"::":{"name":""}},"addresses":["x"],"vni":-1}}`))
-	f.Add([]byte(`{"spec":{"containers":[{"ports":[{"containerPort":-1,"protocol":"\u0000"}]}]},"status":{"podIPs":[{"ip":"%"}],"addresses":[{"type":"InternalIP","address":"::%"}]}}`))
-	f.Add([]byte(`{"spec":{"lent":{"::1":"x","0:0::1":"y"},"exclude":["10.0.0.0/8"],"gateway":["1.1.1.1"],"blockSize":{"v4":-2147483648}}}`))
+	f.Add([]byte(`{"metadata":{"name":"a","namespace":"n"},"spec":{"containers":[{"ports":[{"containerPort":-1,"protocol":"\u0000"}]}]},"status":{"podIPs":[{"ip":"%"}],"addresses":[{"type":"InternalIP","address":"::%"}]}}`))
+	f.Add([]byte(`{"metadata":{"name":"a"},"spec":{"lent":{"::1":"x","0:0::1":"y"},"exclude":["10.0.0.0/8"],"gateway":["1.1.1.1"],"blockSize":{"v4":-2147483648}}}`))
 	kinds := map[world.Kind]func() datastore.Object{
 		world.KindNode:         func() datastore.Object { return &corev1.Node{} },
 		world.KindNamespace:    func() datastore.Object { return &corev1.Namespace{} },
@@ -190,14 +213,14 @@ func FuzzConvert(f *testing.F) {
 			if json.Unmarshal(data, o) != nil {
 				continue
 			}
-			value, _ := feed.Convert(kind, o)
+			value, problems := feed.Convert(kind, o)
 			if value == nil {
-				t.Fatalf("%s converts to nothing", kind)
-			}
-			key := world.Key{Namespace: o.GetNamespace(), Name: o.GetName()}
-			if key == (world.Key{}) {
+				if len(problems) != 1 || problems[0].Reason != "InvalidName" {
+					t.Fatalf("%s converts to nothing: %v", kind, problems)
+				}
 				continue
 			}
+			key := world.Key{Namespace: o.GetNamespace(), Name: o.GetName()}
 			if s := world.NewStore(nil).Apply(world.Change{Kind: kind, Key: key, Object: value}); s.Revision != 1 {
 				t.Fatalf("the world did not take a %s: %+v", kind, value)
 			}

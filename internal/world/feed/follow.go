@@ -133,7 +133,7 @@ func (f *follower) deliver(events []datastore.Event) {
 func (f *follower) list(ctx context.Context) error {
 	var missedBefore map[world.Key]bool
 	for {
-		l, err := f.Store.List(ctx, datastore.Kind(f.kind))
+		l, err := f.read(ctx)
 		if err != nil {
 			return err
 		}
@@ -142,35 +142,68 @@ func (f *follower) list(ctx context.Context) error {
 			f.Metrics.Listed(f.kind)
 		}
 		f.update(f.kind, false, func(s *KindStatus) { s.Lists++ })
-		changes := make([]world.Change, 0, len(l.Items))
-		listed := make(map[world.Key]bool, len(l.Items))
-		for _, o := range l.Items {
-			listed[keyOf(o)] = true
-			if c := f.convert(f.kind, o); c.Object != nil {
-				changes = append(changes, c)
-			}
-		}
+		changes := l.changes
 		snap, _ := f.World.Snapshot()
 		have := keysOf(snap, f.kind)
-		remove, missing := judge(have, listed, missedBefore)
+		remove, missing := judge(have, l.keys, missedBefore)
 		for _, k := range remove {
 			changes = append(changes, f.remove(f.kind, k))
 		}
 		if len(missing) == 0 {
-			f.World.Apply(append(changes, world.Change{Kind: f.kind, ResourceVersion: l.ResourceVersion, Synced: true})...)
-			f.seenAll(l.Items)
-			f.rv = l.ResourceVersion
+			f.World.Apply(append(changes, world.Change{Kind: f.kind, ResourceVersion: l.rv, Synced: true})...)
+			f.seenAll(l.objects)
+			f.rv = l.rv
 			f.trusted()
 			return nil
 		}
 		f.World.Apply(changes...)
-		f.seenAll(l.Items)
+		f.seenAll(l.objects)
 		f.suspect(len(missing), len(have))
 		missedBefore = missing
 		if !wait(ctx, secondLook) {
 			return ctx.Err()
 		}
 	}
+}
+
+// listing is a list of a kind in the world's words.
+type listing struct {
+	rv      string
+	changes []world.Change
+	keys    map[world.Key]bool
+	// objects are there only if somebody wants to see them.
+	objects []datastore.Object
+}
+
+// read lists the kind. Objects are converted as they come, page by page where the
+// store has pages, for in the datastore's form they are many times as large.
+func (f *follower) read(ctx context.Context) (l listing, err error) {
+	take := func(first bool, objects []datastore.Object) {
+		if first {
+			l = listing{keys: map[world.Key]bool{}}
+		}
+		for _, o := range objects {
+			l.keys[keyOf(o)] = true
+			if c := f.convert(f.kind, o); c.Object != nil {
+				l.changes = append(l.changes, c)
+			}
+		}
+		if f.Seen != nil {
+			l.objects = append(l.objects, objects...)
+		}
+	}
+	if pager, ok := f.Store.(datastore.Pager); ok {
+		rv, err := pager.Pages(ctx, datastore.Kind(f.kind), take)
+		l.rv = rv
+		return l, err
+	}
+	list, err := f.Store.List(ctx, datastore.Kind(f.kind))
+	if err != nil {
+		return listing{}, err
+	}
+	take(true, list.Items)
+	l.rv = list.ResourceVersion
+	return l, nil
 }
 
 func (f *follower) seenAll(objects []datastore.Object) {

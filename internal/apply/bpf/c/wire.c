@@ -22,11 +22,11 @@
 
 // Why a packet was dropped: the indices of drops. Keep in step with wire.go.
 enum reason {
-	OUT_MALFORMED,   // not an IP packet
+	OUT_MALFORMED,   // not an IP packet, or an IPv4 address in IPv6
 	OUT_NO_VNI,      // no VNI in the mark, or one that belongs to no VPC
 	OUT_NO_ROUTE,    // no node has the destination
 	OUT_LOCAL,       // the destination is on this node and has no port
-	IN_MALFORMED,    // not an IP packet, or no tunnel key
+	IN_MALFORMED,    // not an IP packet, an IPv4 address in IPv6, or no tunnel key
 	IN_UNKNOWN_VNI,  // the VNI belongs to no VPC
 	IN_BAD_SOURCE,   // the inner source is not at the node that sent the packet
 	IN_NOT_LOCAL,    // the inner destination is not on this node
@@ -77,6 +77,15 @@ static __always_inline int drop(__u32 why)
 	return DROP;
 }
 
+// mapped says whether an address is ::ffff:a.b.c.d, by which the maps know IPv4. On
+// no wire may an IPv6 packet bear one: it would pass for an IPv4 pod.
+static __always_inline int mapped(const __u8 *a)
+{
+	__u32 w[3];
+	__builtin_memcpy(w, a, 12);
+	return w[0] == 0 && w[1] == 0 && w[2] == bpf_htonl(0xffff);
+}
+
 // addresses reads the inner source and destination as 16-byte addresses.
 static __always_inline int addresses(struct __sk_buff *skb, __u8 *src, __u8 *dst)
 {
@@ -92,7 +101,9 @@ static __always_inline int addresses(struct __sk_buff *skb, __u8 *src, __u8 *dst
 	if (skb->protocol == bpf_htons(ETH_P_IPV6)) {
 		if (bpf_skb_load_bytes(skb, ETH_HLEN + __builtin_offsetof(struct ipv6hdr, saddr), src, 16) < 0)
 			return -1;
-		return bpf_skb_load_bytes(skb, ETH_HLEN + __builtin_offsetof(struct ipv6hdr, daddr), dst, 16);
+		if (bpf_skb_load_bytes(skb, ETH_HLEN + __builtin_offsetof(struct ipv6hdr, daddr), dst, 16) < 0)
+			return -1;
+		return mapped(src) || mapped(dst) ? -1 : 0;
 	}
 	return -1;
 }
