@@ -35,8 +35,10 @@ test: ## everything that takes under 15 minutes; as root, else what it can
 test-long: ## the rest: long property tests, faults, big labs (TEST_SECONDS bounds it)
 	@./test.sh long
 
-bench: packages build ## ratios against baselines, interleaved
-	$(GO) test -run '^$$' -bench . -benchtime 1x -timeout 60m ./test/bench/...
+bench: packages build ## ratios against baselines, interleaved; docs/benchmarks.md (BENCH="-only cni" chooses)
+	@mkdir -p .cache
+	$(GO) build -o .cache/bench ./test/bench
+	.cache/bench -bin $(BIN) $(BENCH)
 
 generate: ## deepcopy functions, CRDs, BPF objects
 	$(GO) tool -modfile=tools/go.mod controller-gen object paths=./api/... crd output:crd:dir=deploy/crds

@@ -2,7 +2,7 @@
 //
 //	fairlead-agent [--config FILE]     run, until SIGTERM; the kernel keeps everything
 //	fairlead-agent admin PATH          ask the running agent, "admin /v1/status"
-//	fairlead-agent uninstall           remove everything of ours from this node's kernel
+//	fairlead-agent uninstall           remove everything of ours from this node
 //	fairlead-agent --version
 //
 // Exit codes: 0 ended as asked, 1 failed while running, 2 wrong arguments,
@@ -69,7 +69,7 @@ func command() *cobra.Command {
 		Use: "admin PATH", Short: "Ask the running agent and print its answer as JSON", Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error { return ask(cmd.Context(), path, args[0]) },
 	}, &cobra.Command{
-		Use: "uninstall", Short: "Remove everything of Fairlead from this node's kernel; pods lose their network", Args: cobra.NoArgs,
+		Use: "uninstall", Short: "Remove everything of Fairlead from this node, kernel and files; pods lose their network", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return uninstall(cmd.Context(), path) },
 	})
 	return root
@@ -163,6 +163,10 @@ func uninstall(ctx context.Context, path string) (err error) {
 	}
 	defer func() { err = finish(err, plane.Close()) }()
 	if err := plane.Uninstall(ctx); err != nil {
+		return runFailure{err}
+	}
+	// Only now: what is left of an uninstall that failed can still be told apart.
+	if err := agent.RemoveFiles(c); err != nil {
 		return runFailure{err}
 	}
 	return nil

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"path/filepath"
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -51,6 +52,9 @@ type Config struct {
 	// Step is attach.Config.Step: it lets tests crash between the steps of ADD and
 	// DEL.
 	Step func(name string) error
+
+	// findUnderlay replaces the function of that name in tests.
+	findUnderlay func(name string) (underlay, error)
 }
 
 // Agent is one node's daemon. Make it with New and Run it once.
@@ -76,19 +80,26 @@ type Agent struct {
 	compiled *decide.State
 	// applied is the intent of the previous pass, for the journal; likewise.
 	applied intent.Node
+	// passed is closed after the first pass.
+	passed   chan struct{}
+	passOnce sync.Once
 }
 
 // New restores what this node knows from its disk. It changes nothing in the
 // kernel and asks the datastore nothing.
 func New(c Config) (*Agent, error) {
-	a := &Agent{Config: c, started: time.Now(), health: health.NewRegistry(time.Now), registry: prometheus.NewRegistry()}
+	a := &Agent{Config: c, started: time.Now(), health: health.NewRegistry(time.Now), registry: prometheus.NewRegistry(), passed: make(chan struct{})}
 	a.metrics = observe.New(a.registry)
 	var err error
 	if a.journal, err = journal.Open(c.StateDir); err != nil {
 		return nil, err
 	}
 	a.world = world.NewStore(a.loadCheckpoint())
-	if a.underlay, err = newUnderlayWatch(c.Underlay.Interface); err != nil {
+	find := findUnderlay
+	if c.findUnderlay != nil {
+		find = c.findUnderlay
+	}
+	if a.underlay, err = newUnderlayWatch(c.Underlay.Interface, find); err != nil {
 		return nil, err
 	}
 	if a.feed, err = feed.New(feed.Config{Store: c.Store, World: a.world, Logger: c.Logger.With("component", "feed")}); err != nil {
@@ -107,7 +118,7 @@ func New(c Config) (*Agent, error) {
 		return nil, err
 	}
 	a.announcer = &announcer{
-		node: c.Node, store: c.Store, facts: a.facts, written: a.addresses.LoansWritten, kick: make(chan struct{}, 1),
+		node: c.Node, store: c.Store, facts: a.facts, seen: a.ownNodeNetwork, written: a.addresses.LoansWritten, kick: make(chan struct{}, 1),
 		failed: func(err error) { a.report("nodenetwork", health.Degraded, err) },
 	}
 	a.registerValues()
@@ -145,7 +156,7 @@ func (a *Agent) Run(ctx context.Context) (err error) {
 		"addresses":   a.addresses.Run,
 		"attachments": a.attachments.Run,
 		"watch":       a.watchPlane,
-		"announce":    a.announcer.run,
+		"announce":    a.announce,
 		"checkpoint":  a.keepCheckpoint,
 		"health":      a.watchHealth,
 		"underlay":    a.watchUnderlay,
@@ -212,7 +223,18 @@ func (a *Agent) observe(o reconcile.Outcome) {
 	if len(e.Changes)+len(e.Failed)+len(e.Foreign)+len(e.Objects) > 0 {
 		a.record(e)
 	}
+	a.passOnce.Do(func() { close(a.passed) })
 	a.announcer.poke()
+}
+
+// announce waits for the first pass: before it, the node cannot say how it is.
+func (a *Agent) announce(ctx context.Context) error {
+	select {
+	case <-a.passed:
+		return a.announcer.run(ctx)
+	case <-ctx.Done():
+		return nil
+	}
 }
 
 // note records an event of the agent itself.

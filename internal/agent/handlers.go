@@ -14,6 +14,7 @@ import (
 
 	"github.com/fairlead-sdn/fairlead/internal/apply"
 	"github.com/fairlead-sdn/fairlead/internal/intent"
+	"github.com/fairlead-sdn/fairlead/internal/run/journal"
 	"github.com/fairlead-sdn/fairlead/internal/serve/admin"
 	"github.com/fairlead-sdn/fairlead/internal/world"
 )
@@ -70,9 +71,10 @@ func (a *Agent) serveStatus(ctx context.Context, _ url.Values) (any, error) {
 	for _, f := range last.Report.Failed {
 		s.Failed = append(s.Failed, f.Error())
 	}
+	// A plane that is dead is what the rest of the answer explains.
 	var err error
 	if s.Drops, err = a.Plane.Drops(ctx); err != nil {
-		return nil, fmt.Errorf("read drop counters: %w", err)
+		s.Failed = append(s.Failed, "read drop counters: "+err.Error())
 	}
 	return s, nil
 }
@@ -168,7 +170,11 @@ func (a *Agent) serveJournal(_ context.Context, q url.Values) (any, error) {
 			return nil, fmt.Errorf("since: %q is not a time such as 2026-01-02T15:04:05Z", s)
 		}
 	}
-	return a.journal.Entries(since)
+	entries, err := a.journal.Entries(since)
+	if entries == nil {
+		entries = []journal.Entry{}
+	}
+	return entries, err
 }
 
 // serveResync reads everything back from the kernel and repairs it; the answer is

@@ -28,6 +28,9 @@ const (
 	// announceGather is how long a change waits for others before it is written.
 	announceGather = 20 * time.Millisecond
 	announceRetry  = 2 * time.Second
+	// announceTrust is how long the datastore is believed to hold what was written to
+	// it, when it does not tell otherwise.
+	announceTrust = time.Minute
 )
 
 // facts are everything that this node says about itself.
@@ -67,6 +70,7 @@ func (f facts) status(old v1alpha1.NodeNetworkStatus) v1alpha1.NodeNetworkStatus
 		s.Borrowed[b.Addr.String()] = v1alpha1.AddressOwner{Namespace: b.Owner.Namespace, Name: b.Owner.Name, UID: types.UID(b.Owner.UID)}
 	}
 	for _, p := range f.problems[:min(len(f.problems), maxProblems)] {
+		p = p.Brief()
 		s.Problems = append(s.Problems, v1alpha1.ObjectProblem{
 			Kind: string(p.Kind), Namespace: p.Key.Namespace, Name: p.Key.Name, Field: p.Field, Reason: p.Reason, Message: p.Message,
 		})
@@ -88,12 +92,31 @@ type announcer struct {
 	node  string
 	store datastore.Store
 	facts func() facts
+	// seen is this node's NodeNetwork as the world has it, nil if it has none.
+	seen func() *world.NodeNetwork
 	// written is told of the version of the loans that the datastore holds.
 	written func(version uint64)
 	// failed is told why the last attempt failed, nil when it did not.
 	failed func(error)
 	// kick wakes the announcer.
 	kick chan struct{}
+	// last is what is known to be in the datastore; run's goroutine alone uses it.
+	last announced
+}
+
+// announced is what the datastore held at some time, while the world had seen.
+type announced struct {
+	spec   v1alpha1.NodeNetworkSpec
+	status v1alpha1.NodeNetworkStatus
+	seen   *world.NodeNetwork
+	at     time.Time
+}
+
+// holds reports whether nothing has to be written, nor read to know that. Most passes
+// change nothing of what a node says about itself.
+func (l announced) holds(f facts, node string, seen *world.NodeNetwork) bool {
+	return seen != nil && seen == l.seen && time.Since(l.at) < announceTrust &&
+		equalSpec(l.spec, f.spec(node)) && equalStatus(l.status, f.status(l.status))
 }
 
 // run announces until ctx ends.
@@ -135,7 +158,12 @@ func (a *announcer) poke() {
 }
 
 func (a *announcer) announce(ctx context.Context) error {
-	f := a.facts()
+	f, seen := a.facts(), a.seen()
+	if a.last.holds(f, a.node, seen) {
+		a.written(f.loans.Version)
+		return nil
+	}
+	a.last = announced{}
 	have, err := a.have(ctx, f)
 	if err != nil {
 		return err
@@ -148,10 +176,11 @@ func (a *announcer) announce(ctx context.Context) error {
 	}
 	if want := f.status(have.Status); !equalStatus(have.Status, want) {
 		have.Status = want
-		if _, err = a.store.UpdateStatus(ctx, have); err != nil {
+		if have, err = asNodeNetwork(a.store.UpdateStatus(ctx, have)); err != nil {
 			return fmt.Errorf("update the status of NodeNetwork %s: %w", a.node, err)
 		}
 	}
+	a.last = announced{spec: have.Spec, status: have.Status, seen: seen, at: time.Now()}
 	a.written(f.loans.Version)
 	return nil
 }

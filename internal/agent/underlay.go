@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 )
 
 // underlay is the node's place on the network that joins the nodes.
@@ -32,27 +33,33 @@ func findUnderlay(name string) (underlay, error) {
 	if err != nil {
 		return underlay{}, fmt.Errorf("read the addresses of %s: %w", device.Name, err)
 	}
-	u := underlay{device: device.Name, mtu: device.MTU}
-	var v4, v6 netip.Prefix
+	var prefixes []netip.Prefix
 	for _, a := range addrs {
-		p, err := netip.ParsePrefix(a.String())
+		if p, err := netip.ParsePrefix(a.String()); err == nil {
+			prefixes = append(prefixes, p)
+		}
+	}
+	u := underlay{device: device.Name, addresses: choose(prefixes), mtu: device.MTU}
+	if len(u.addresses) == 0 {
+		return underlay{}, fmt.Errorf("interface %s has no address that other nodes could reach: give it one, or name another interface in underlay.interface", device.Name)
+	}
+	return u, nil
+}
+
+// choose takes the first address of each family that other nodes can reach, IPv4
+// first.
+func choose(all []netip.Prefix) []netip.Prefix {
+	var v4, v6 netip.Prefix
+	for _, p := range all {
 		switch {
-		case err != nil || !p.Addr().IsGlobalUnicast():
+		case !p.Addr().IsGlobalUnicast():
 		case p.Addr().Is4() && !v4.IsValid():
 			v4 = p
 		case p.Addr().Is6() && !v6.IsValid():
 			v6 = p
 		}
 	}
-	for _, p := range []netip.Prefix{v4, v6} {
-		if p.IsValid() {
-			u.addresses = append(u.addresses, p)
-		}
-	}
-	if len(u.addresses) == 0 {
-		return underlay{}, fmt.Errorf("interface %s has no address that other nodes could reach: give it one, or name another interface in underlay.interface", device.Name)
-	}
-	return u, nil
+	return slices.DeleteFunc([]netip.Prefix{v4, v6}, func(p netip.Prefix) bool { return !p.IsValid() })
 }
 
 // defaultInterface asks the routing table which address the node would use for a

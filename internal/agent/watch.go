@@ -79,17 +79,18 @@ func (l *foreignLog) list(now time.Time) []apply.Foreign {
 // a NIC change rarely, and peers need to know when they do.
 type underlayWatch struct {
 	name string
+	find func(name string) (underlay, error)
 
 	mu      sync.Mutex
 	current underlay
 }
 
-func newUnderlayWatch(name string) (*underlayWatch, error) {
-	u, err := findUnderlay(name)
+func newUnderlayWatch(name string, find func(string) (underlay, error)) (*underlayWatch, error) {
+	u, err := find(name)
 	if err != nil {
 		return nil, err
 	}
-	return &underlayWatch{name: name, current: u}, nil
+	return &underlayWatch{name: name, find: find, current: u}, nil
 }
 
 func (w *underlayWatch) get() underlay {
@@ -101,7 +102,7 @@ func (w *underlayWatch) get() underlay {
 // look returns whether the underlay changed. An interface that is gone or bare
 // keeps its last facts.
 func (w *underlayWatch) look() (bool, error) {
-	u, err := findUnderlay(w.name)
+	u, err := w.find(w.name)
 	if err != nil {
 		return false, err
 	}
@@ -179,6 +180,12 @@ func (a *Agent) facts() facts {
 		underlay: a.underlay.get(), plane: a.Config.Agent.Plane, podMTU: a.loop.MTU(),
 		loans: loans, problems: a.problems(), worst: a.worst(),
 	}
+}
+
+func (a *Agent) ownNodeNetwork() *world.NodeNetwork {
+	s, _ := a.world.Snapshot()
+	n, _ := s.NodeNetworks.Get(world.Key{Name: a.Node})
+	return n
 }
 
 // worst leaves out what the announcer itself reports: its status would follow its

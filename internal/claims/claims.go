@@ -86,7 +86,6 @@ const (
 	NFTPriorityMangle  = -155
 	NFTPriorityForward = 10
 	NFTPriorityInput   = 10
-	NFTPriorityOutput  = -155
 	NFTPrioritySrcNAT  = 95
 )
 

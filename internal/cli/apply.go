@@ -2,9 +2,7 @@ package cli
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -32,7 +30,7 @@ func (a *app) applyCommand() *cobra.Command {
 	var namespace string
 	var check bool
 	cmd := &cobra.Command{
-		Use: "apply -f FILE", Short: "Create or change objects from YAML or JSON", Args: cobra.NoArgs,
+		Use: "apply -f FILE", Short: "Create or change objects from YAML or JSON", Args: noArgs,
 		Long: `Create or change objects from YAML or JSON.
 
 Every file is read and decoded strictly before anything is changed: an unknown field
@@ -46,7 +44,7 @@ or a bad value names its document and path. A directory stands for its .yaml, .y
 			if check {
 				return a.checkOnly(manifests)
 			}
-			return a.withStore(cmd.Context(), func(ctx context.Context, s datastore.Store) error {
+			return a.useStore(cmd.Context(), func(ctx context.Context, s datastore.Store) error {
 				return a.applyAll(ctx, s, manifests)
 			})
 		},
@@ -105,8 +103,7 @@ func expand(path string) ([]string, error) {
 }
 
 func (a *app) readOne(path, namespace string) (manifest, error) {
-	var in io.Reader = a.in
-	name := "standard input"
+	in, name := a.in, "standard input"
 	if path != "-" {
 		f, err := os.Open(path)
 		if err != nil {
@@ -141,11 +138,13 @@ func (a *app) checkOnly(manifests []manifest) error {
 				fmt.Fprintf(a.err, "%s: %s: %v\n", m.name, label(r.Kind, o), errs.ToAggregate())
 				continue
 			}
-			fmt.Fprintf(a.out, "%s is valid\n", label(r.Kind, o))
+			if err := a.say("%s is valid", label(r.Kind, o)); err != nil {
+				return err
+			}
 		}
 	}
 	if bad > 0 {
-		return fmt.Errorf("%d objects are not valid", bad)
+		return fmt.Errorf("%s not valid", count(bad, "object is", "objects are"))
 	}
 	return nil
 }
@@ -169,19 +168,21 @@ func (a *app) applyAll(ctx context.Context, s datastore.Store, manifests []manif
 		if err != nil {
 			return usageError{err}
 		}
-		did, err := apply(ctx, s, kind, o)
+		did, err := applyOne(ctx, s, kind, o)
 		if err != nil {
 			failed++
 			fmt.Fprintf(a.err, "%s: %v\n", label(kind, o), err)
 			continue
 		}
-		fmt.Fprintf(a.out, "%s %s\n", label(kind, o), did)
+		if err := a.say("%s %s", label(kind, o), did); err != nil {
+			return err
+		}
 		if slices.Contains(unenforced, kind) {
 			fmt.Fprintf(a.err, "warning: %s is stored, but this version does not enforce policies\n", label(kind, o))
 		}
 	}
 	if failed > 0 {
-		return fmt.Errorf("%d of %d objects were refused; the others are applied", failed, len(objects))
+		return fmt.Errorf("%d of %s refused; what was not is applied", failed, count(len(objects), "object was", "objects were"))
 	}
 	return nil
 }
@@ -197,11 +198,16 @@ func rank(o datastore.Object) int {
 	return 1
 }
 
-// apply creates the object, or replaces the spec of the one that is there.
-func apply(ctx context.Context, s datastore.Store, kind datastore.Kind, o datastore.Object) (string, error) {
+// applyOne creates the object, or replaces the spec of the one that is there, whatever
+// version the manifest was read from.
+func applyOne(ctx context.Context, s datastore.Store, kind datastore.Kind, o datastore.Object) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
 	for try := 1; ; try++ {
 		have, err := s.Get(ctx, kind, datastore.KeyOf(o))
 		if apierrors.IsNotFound(err) {
+			o.SetResourceVersion("")
+			o.SetUID("")
 			if _, err = s.Create(ctx, o); err == nil {
 				return "created", nil
 			}
@@ -215,6 +221,7 @@ func apply(ctx context.Context, s datastore.Store, kind datastore.Kind, o datast
 		}
 		o.SetResourceVersion(have.GetResourceVersion())
 		o.SetUID(have.GetUID())
+		keepBinding(o, have)
 		after, err := s.Update(ctx, o)
 		switch {
 		case apierrors.IsConflict(err) && try < applyRetries:
@@ -228,18 +235,35 @@ func apply(ctx context.Context, s datastore.Store, kind datastore.Kind, o datast
 	}
 }
 
+// keepBinding leaves a pod where it was put: manifests rarely say where.
+func keepBinding(o, have datastore.Object) {
+	want, isPod := o.(*corev1.Pod)
+	is, _ := have.(*corev1.Pod)
+	if isPod && is != nil && want.Spec.NodeName == "" {
+		want.Spec.NodeName = is.Spec.NodeName
+	}
+}
+
+// count writes "1 object", "2 objects".
+func count(n int, one, many string) string {
+	if n == 1 {
+		return "1 " + one
+	}
+	return fmt.Sprintf("%d %s", n, many)
+}
+
 func (a *app) deleteCommand() *cobra.Command {
 	var files []string
 	var namespace string
 	var ignore bool
 	cmd := &cobra.Command{
-		Use: "delete KIND NAME… | delete -f FILE", Short: "Delete objects", ValidArgsFunction: a.completeObject,
+		Use: "delete KIND NAME… | delete -f FILE", Short: "Delete objects", ValidArgsFunction: a.completeObjects,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			targets, err := a.targets(files, namespace, args)
 			if err != nil {
 				return err
 			}
-			return a.withStore(cmd.Context(), func(ctx context.Context, s datastore.Store) error {
+			return a.useStore(cmd.Context(), func(ctx context.Context, s datastore.Store) error {
 				return a.deleteAll(ctx, s, targets, ignore)
 			})
 		},
@@ -265,7 +289,8 @@ func (a *app) targets(files []string, namespace string, args []string) ([]target
 			return nil, err
 		}
 		var out []target
-		for _, m := range manifests {
+		// What came last may need what came first.
+		for _, m := range slices.Backward(manifests) {
 			for _, o := range slices.Backward(m.objects) {
 				kind, err := datastore.KindOf(o)
 				if err != nil {
@@ -293,18 +318,31 @@ func (a *app) targets(files []string, namespace string, args []string) ([]target
 	return out, nil
 }
 
+// deleteAll goes on where one cannot be deleted.
 func (a *app) deleteAll(ctx context.Context, s datastore.Store, targets []target, ignore bool) error {
-	var errs []error
+	failed := 0
 	for _, t := range targets {
 		name := strings.ToLower(string(t.kind)) + "/" + t.key.String()
-		err := s.Delete(ctx, t.kind, t.key, datastore.Preconditions{})
+		err := remove(ctx, s, t)
 		switch {
 		case apierrors.IsNotFound(err) && ignore:
 		case err != nil:
-			errs = append(errs, fmt.Errorf("%s: %w", name, err))
+			failed++
+			fmt.Fprintf(a.err, "%s: %v\n", name, err)
 		default:
-			fmt.Fprintf(a.out, "%s deleted\n", name)
+			if err := a.say("%s deleted", name); err != nil {
+				return err
+			}
 		}
 	}
-	return errors.Join(errs...)
+	if failed > 0 {
+		return fmt.Errorf("%d of %s not deleted", failed, count(len(targets), "object was", "objects were"))
+	}
+	return nil
+}
+
+func remove(ctx context.Context, s datastore.Store, t target) error {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	return s.Delete(ctx, t.kind, t.key, datastore.Preconditions{})
 }

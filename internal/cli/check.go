@@ -98,8 +98,8 @@ func familyOf(a netip.Addr) oracle.Family {
 	return oracle.IPv6
 }
 
-func (a *app) printCheck(format string, r *lab.CheckResult, all bool) error {
-	if format == "json" || format == "yaml" {
+func (a *app) printCheck(format *outputFormat, r *lab.CheckResult, all bool) error {
+	if !format.forPeople() {
 		return a.print(format, r, nil)
 	}
 	if all {
@@ -108,16 +108,27 @@ func (a *app) printCheck(format string, r *lab.CheckResult, all bool) error {
 		}
 		fmt.Fprintln(a.out)
 	}
+	const line = "DISAGREE  %s → %s %d/%s: expected %s, got %s: %s"
 	for _, d := range r.Disagree {
-		fmt.Fprintf(a.out, "DISAGREE  %s → %s %d/%s: expected %s, got %s: %s\n", d.From, d.To, d.Port, d.Proto, verdict(d.Expected), verdict(d.Got), oneLine(d.Why))
-	}
-	for _, o := range r.Extra {
-		if o.Expected != nil && *o.Expected != o.Got {
-			fmt.Fprintf(a.out, "DISAGREE  %s → %s %d/%s: expected %s, got %s: %s\n", o.From, o.To, o.Port, o.Proto, verdict(*o.Expected), verdict(o.Got), oneLine(o.Why))
+		if err := a.say(line, d.From, d.To, d.Port, d.Proto, verdict(d.Expected), verdict(d.Got), d.Why); err != nil {
+			return err
 		}
 	}
-	_, err := fmt.Fprintf(a.out, "%d probes, %d agree with the oracle, %d disagree (%.1f s)\n", r.Probes, r.Agree, len(r.Disagree), r.Seconds)
-	return err
+	beyond := 0
+	for _, o := range r.Extra {
+		if o.Expected == nil || *o.Expected == o.Got {
+			continue
+		}
+		beyond++
+		if err := a.say(line, o.From, o.To, o.Port, o.Proto, verdict(*o.Expected), verdict(o.Got), o.Why); err != nil {
+			return err
+		}
+	}
+	sum := fmt.Sprintf("%d probes, %d agree with the oracle, %d disagree", r.Probes, r.Agree, len(r.Disagree))
+	if beyond > 0 {
+		sum += fmt.Sprintf(", and %d with nodes and the outside", beyond)
+	}
+	return a.say("%s (%.1f s)", sum, r.Seconds)
 }
 
 func verdict(allowed bool) string {

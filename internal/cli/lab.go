@@ -2,7 +2,6 @@ package cli
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/netip"
 	"os"
@@ -30,7 +29,7 @@ func (a *app) labUp() *cobra.Command {
 	var subnets, underlay []string
 	var noNAT bool
 	cmd := &cobra.Command{
-		Use: "up", Short: "Start a lab", Args: cobra.NoArgs,
+		Use: "up", Short: "Start a lab", Args: noArgs,
 		Long: `Start a lab: nodes, routers, an outside host and a control plane, each a namespace of
 this machine, with the real agent on every node. It needs root and nothing else, and
 nothing of it is visible in the host's own network namespace.`,
@@ -90,9 +89,10 @@ func (a *app) up(ctx context.Context, o lab.Options) error {
 	if a.terminal {
 		fmt.Fprint(a.out, "\r\033[K")
 	}
-	fmt.Fprintf(a.out, "lab %s is ready: %d nodes in %.1f s\n", l.Name(), o.Nodes, time.Since(began).Seconds())
-	fmt.Fprintf(a.out, "next: fairlead apply -f FILE, fairlead get pods, fairlead lab check, fairlead lab down\n")
-	return nil
+	if err := a.say("lab %s is ready: %d nodes in %.1f s", l.Name(), o.Nodes, time.Since(began).Seconds()); err != nil {
+		return err
+	}
+	return a.say("next: fairlead apply -f FILE, fairlead get pods, fairlead lab check, fairlead lab down")
 }
 
 // progress shows the steps of up: on a terminal in one line that changes, else a
@@ -112,7 +112,7 @@ func (a *app) progress() func(lab.Step) {
 			}
 			fmt.Fprintf(a.out, "\r\033[K%s", oneLine(line))
 		case s.Name != last:
-			fmt.Fprintf(a.out, "%4.1fs  %s\n", s.Elapsed.Seconds(), s.Name)
+			fmt.Fprintf(a.out, "%4.1fs  %s\n", s.Elapsed.Seconds(), oneLine(s.Name))
 			last = s.Name
 		}
 	}
@@ -120,26 +120,25 @@ func (a *app) progress() func(lab.Step) {
 
 func (a *app) labDown() *cobra.Command {
 	return &cobra.Command{
-		Use: "down", Short: "End a lab and leave nothing behind", Args: cobra.NoArgs,
+		Use: "down", Short: "End a lab and leave nothing behind", Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := lab.Down(cmd.Context(), a.flags.root, a.flags.lab); err != nil {
 				return err
 			}
-			_, err := fmt.Fprintln(a.out, "the lab is gone")
-			return err
+			return a.say("the lab is gone")
 		},
 	}
 }
 
 func (a *app) labList() *cobra.Command {
-	cmd := &cobra.Command{Use: "list", Short: "List labs", Args: cobra.NoArgs}
+	cmd := &cobra.Command{Use: "list", Short: "List labs", Args: noArgs}
 	format := outputFlag(cmd)
 	cmd.RunE = func(*cobra.Command, []string) error {
 		labs, err := lab.List(a.flags.root)
 		if err != nil {
 			return err
 		}
-		return a.print(*format, labs, func(bool) table {
+		return a.print(format, labs, func(bool) table {
 			t := table{header: []string{"NAME", "RUNNING"}}
 			for _, l := range labs {
 				t.add(l.Name, fmt.Sprint(l.Running))
@@ -151,7 +150,7 @@ func (a *app) labList() *cobra.Command {
 }
 
 func (a *app) labStatus() *cobra.Command {
-	cmd := &cobra.Command{Use: "status", Short: "Show a lab: its nodes, agents and datastore", Args: cobra.NoArgs}
+	cmd := &cobra.Command{Use: "status", Short: "Show a lab: its nodes, agents and datastore", Args: noArgs}
 	format := outputFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		l, err := a.openLab()
@@ -163,9 +162,9 @@ func (a *app) labStatus() *cobra.Command {
 			return err
 		}
 		for _, p := range s.Problems {
-			fmt.Fprintln(a.err, "problem:", oneLine(p))
+			fmt.Fprintln(a.err, "problem:", p)
 		}
-		return a.print(*format, s, func(bool) table {
+		return a.print(format, s, func(bool) table {
 			t := table{header: []string{"NODE", "ADDRESSES", "SEGMENT", "POWER", "LINK", "AGENT", "READY", "PODS"}}
 			for _, n := range s.Nodes {
 				var addrs []string
@@ -306,8 +305,7 @@ func (a *app) labFault() *cobra.Command {
 			if err := l.Fault(cmd.Context(), f); err != nil {
 				return err
 			}
-			_, err = fmt.Fprintln(a.out, strings.Join(args, " ")+": done")
-			return err
+			return a.say("%s: done", strings.Join(args, " "))
 		},
 	}
 }
@@ -330,14 +328,11 @@ func faultOf(args []string) (lab.Fault, error) {
 	return f, nil
 }
 
-// errDisagree says that a check found something; the findings are printed already.
-var errDisagree = exitError(exitFailed)
-
 func (a *app) labCheck() *cobra.Command {
 	var all bool
 	var wait time.Duration
 	cmd := &cobra.Command{
-		Use: "check", Short: "Probe every pair of pods for real, and compare with the oracle", Args: cobra.NoArgs,
+		Use: "check", Short: "Probe every pair of pods for real, and compare with the oracle", Args: noArgs,
 		Long: `Probe every containerPort of every pod from every other pod, over every family that
 both have, and compare what happened with what the oracle says ought to happen. Exits
 with 1 if anything disagrees.`,
@@ -350,19 +345,19 @@ with 1 if anything disagrees.`,
 		if err != nil {
 			return err
 		}
-		store, err := a.openStore()
+		var result *lab.CheckResult
+		err = a.useStore(cmd.Context(), func(ctx context.Context, s datastore.Store) (err error) {
+			result, err = check(ctx, l, s, wait, all)
+			return err
+		})
 		if err != nil {
 			return err
 		}
-		result, err := check(cmd.Context(), l, store, wait, all)
-		if err = errors.Join(err, store.Close()); err != nil {
-			return err
-		}
-		if err := a.printCheck(*format, result, all); err != nil {
+		if err := a.printCheck(format, result, all); err != nil {
 			return err
 		}
 		if !result.OK() {
-			return errDisagree
+			return exitError(exitFailed)
 		}
 		return nil
 	}

@@ -1,12 +1,16 @@
 package cli
 
 import (
+	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
+	"unicode"
 
 	"github.com/spf13/cobra"
 	"sigs.k8s.io/yaml"
@@ -35,54 +39,127 @@ func (t *table) write(w io.Writer) error {
 	return tw.Flush()
 }
 
-// oneLine replaces what would leave a cell, or drive a terminal.
+// drives tells whether a terminal may take r for an order: control characters, and
+// those that reverse what is written (Unicode UAX 9).
+func drives(r rune) bool { return unicode.IsControl(r) || unicode.Is(unicode.Bidi_Control, r) }
+
+// oneLine replaces what would leave a line, or drive a terminal.
 func oneLine(s string) string {
 	return strings.Map(func(r rune) rune {
-		if r < 0x20 || r == 0x7f || r >= 0x80 && r < 0xa0 {
+		if drives(r) {
 			return ' '
 		}
 		return r
 	}, s)
 }
 
+// clean passes text on without what could drive a terminal. Lines stay lines.
+type clean struct{ w io.Writer }
+
+// Write implements io.Writer; p holds whole characters.
+func (c clean) Write(p []byte) (int, error) {
+	text := strings.Map(func(r rune) rune {
+		if drives(r) && r != '\n' && r != '\t' {
+			return ' '
+		}
+		return r
+	}, string(p))
+	if _, err := io.WriteString(c.w, text); err != nil {
+		return 0, err
+	}
+	return len(p), nil
+}
+
+// say prints one line for people.
+func (a *app) say(format string, args ...any) error {
+	_, err := fmt.Fprintln(a.out, oneLine(fmt.Sprintf(format, args...)))
+	return err
+}
+
+// formats are what -o takes.
+var formats = []string{"table", "wide", "json", "yaml"}
+
+const formatNames = "table, wide, json or yaml"
+
+// outputFormat is the value of -o; it refuses others before anything is done.
+type outputFormat string
+
+// String implements pflag.Value.
+func (f *outputFormat) String() string { return string(*f) }
+
+// Type implements pflag.Value.
+func (f *outputFormat) Type() string { return "format" }
+
+// Set implements pflag.Value.
+func (f *outputFormat) Set(s string) error {
+	if !slices.Contains(formats, s) {
+		return errors.New("want " + formatNames)
+	}
+	*f = outputFormat(s)
+	return nil
+}
+
+// forPeople tells a table from what programs read.
+func (f *outputFormat) forPeople() bool { return *f == "table" || *f == "wide" }
+
 // outputFlag adds -o and returns where its value will be.
-func outputFlag(cmd *cobra.Command) *string {
-	format := cmd.Flags().StringP("output", "o", "table", "table, wide, json or yaml")
-	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"table", "wide", "json", "yaml"}, cobra.ShellCompDirectiveNoFileComp))
-	return format
+func outputFlag(cmd *cobra.Command) *outputFormat {
+	format := outputFormat("table")
+	cmd.Flags().VarP(&format, "output", "o", formatNames)
+	// The only mistake is a flag that does not exist.
+	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(formats, cobra.ShellCompDirectiveNoFileComp))
+	return &format
 }
 
 // print writes value as JSON or YAML, or the table that draw makes of it.
-func (a *app) print(format string, value any, draw func(wide bool) table) error {
-	switch format {
-	case "table", "wide":
-		t := draw(format == "wide")
+func (a *app) print(format *outputFormat, value any, draw func(wide bool) table) error {
+	if format.forPeople() {
+		t := draw(*format == "wide")
 		if len(t.rows) == 0 {
 			fmt.Fprintln(a.err, "nothing found")
 			return nil
 		}
 		return t.write(a.out)
-	case "json":
-		e := json.NewEncoder(a.out)
-		e.SetIndent("", "  ")
-		return e.Encode(value)
-	case "yaml":
-		raw, err := yaml.Marshal(value)
-		if err != nil {
-			return err
-		}
-		_, err = a.out.Write(raw)
+	}
+	raw, err := encode(*format, value)
+	if err != nil {
 		return err
 	}
-	return usagef("-o %q: want table, wide, json or yaml", format)
+	_, err = a.out.Write(raw)
+	return err
+}
+
+func encode(format outputFormat, value any) ([]byte, error) {
+	if format == "yaml" {
+		return yaml.Marshal(value)
+	}
+	raw, err := json.MarshalIndent(value, "", "  ")
+	return append(escape(raw), '\n'), err
+}
+
+// escape writes as \uXXXX what JSON would allow in strings and a terminal could take
+// for an order; elsewhere JSON has no such characters.
+func escape(raw []byte) []byte {
+	if !bytes.ContainsFunc(raw, func(r rune) bool { return r != '\n' && drives(r) }) {
+		return raw
+	}
+	var out bytes.Buffer
+	for _, r := range string(raw) {
+		if r != '\n' && drives(r) {
+			fmt.Fprintf(&out, `\u%04x`, r)
+		} else {
+			out.WriteRune(r)
+		}
+	}
+	return out.Bytes()
 }
 
 // age is how long ago t was, as kubectl writes it.
-func age(t time.Time) string {
+func (a *app) age(t time.Time) string {
 	if t.IsZero() {
 		return "<unknown>"
 	}
-	d := time.Since(t)
+	d := max(a.now().Sub(t), 0)
 	switch {
 	case d < 2*time.Minute:
 		return fmt.Sprintf("%ds", int(d.Seconds()))
@@ -93,3 +170,6 @@ func age(t time.Time) string {
 	}
 	return fmt.Sprintf("%dd", int(d.Hours()/24))
 }
+
+// local is t in the zone of who reads it.
+func (a *app) local(t time.Time) time.Time { return t.In(a.now().Location()) }

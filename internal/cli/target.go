@@ -1,11 +1,9 @@
 package cli
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"slices"
 	"strings"
 	"time"
@@ -61,8 +59,8 @@ func (a *app) openLab() (*lab.Lab, error) {
 	return lab.Open(a.flags.root, a.flags.lab)
 }
 
-// openStore opens the datastore that the flags name.
-func (a *app) openStore() (datastore.Store, error) {
+// targetStore opens the datastore that the flags name.
+func (a *app) targetStore() (datastore.Store, error) {
 	c := etcd.Config{Endpoints: a.flags.etcd, CA: a.flags.ca, Cert: a.flags.cert, Key: a.flags.key, Prefix: a.flags.prefix}
 	if len(c.Endpoints) == 0 {
 		l, err := lab.Open(a.flags.root, a.flags.lab)
@@ -79,22 +77,29 @@ func (a *app) openStore() (datastore.Store, error) {
 }
 
 // withStore runs f with the datastore and a bounded context.
-func (a *app) withStore(ctx context.Context, f func(context.Context, datastore.Store) error) (err error) {
+func (a *app) withStore(ctx context.Context, f func(context.Context, datastore.Store) error) error {
+	return a.useStore(ctx, func(ctx context.Context, s datastore.Store) error {
+		ctx, cancel := context.WithTimeout(ctx, callTimeout)
+		defer cancel()
+		return f(ctx, s)
+	})
+}
+
+// useStore is withStore for f that bounds each of many calls by itself.
+func (a *app) useStore(ctx context.Context, f func(context.Context, datastore.Store) error) (err error) {
 	store, err := a.openStore()
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, store.Close()) }()
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
-	defer cancel()
 	return f(ctx, store)
 }
 
-// agents returns a client for the agent of each node that is named, or of every
+// targetAgents returns a client for the agent of each node that is named, or of every
 // node. With --etcd only the agent of this very host can be asked.
-func (a *app) agents(ctx context.Context, names []string) ([]agentOf, error) {
+func (a *app) targetAgents(ctx context.Context, names []string) ([]agentOf, error) {
 	if len(a.flags.etcd) > 0 {
-		return a.localAgent(names)
+		return localAgent(ctx, claims.AdminSocket, names)
 	}
 	l, err := a.openLab()
 	if err != nil {
@@ -123,22 +128,20 @@ func (a *app) agents(ctx context.Context, names []string) ([]agentOf, error) {
 	return out, nil
 }
 
-// agentOf is the agent of a node.
-type agentOf struct {
-	node   string
-	client *admin.Client
-}
-
-func (a *app) localAgent(names []string) ([]agentOf, error) {
-	host, err := os.Hostname()
-	if err != nil {
-		return nil, err
-	}
+// localAgent asks the agent of this host which node it is.
+func localAgent(ctx context.Context, socket string, names []string) ([]agentOf, error) {
 	if len(names) > 1 {
 		return nil, usagef("with --etcd only the agent of this host can be asked: name one node, or none")
 	}
-	if _, err := os.Stat(claims.AdminSocket); err != nil {
-		return nil, fmt.Errorf("with --etcd only the agent of this host can be asked, and none runs here (%s): run the command on the node", claims.AdminSocket)
+	client := admin.NewClient(socket)
+	var s admin.Status
+	if err := client.Get(ctx, "/v1/status", &s); err != nil {
+		client.Close()
+		return nil, fmt.Errorf("with --etcd only the agent of this host can be asked: run the command on the node: %w", err)
 	}
-	return []agentOf{{node: cmp.Or(append(names, host)...), client: admin.NewClient(claims.AdminSocket)}}, nil
+	if len(names) == 1 && names[0] != s.Node {
+		client.Close()
+		return nil, usagef("with --etcd only the agent of this host can be asked, and this is %s: run the command on %s", s.Node, names[0])
+	}
+	return []agentOf{{node: s.Node, client: client}}, nil
 }

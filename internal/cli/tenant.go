@@ -10,6 +10,7 @@ import (
 
 	"github.com/fairlead-sdn/fairlead/api/v1alpha1"
 	"github.com/fairlead-sdn/fairlead/internal/datastore"
+	"github.com/fairlead-sdn/fairlead/internal/decide/tenancy"
 )
 
 func (a *app) tenantCommand() *cobra.Command {
@@ -22,6 +23,9 @@ func (a *app) tenantCommand() *cobra.Command {
 			return a.withStore(cmd.Context(), func(ctx context.Context, s datastore.Store) error {
 				first, err := netNamespace(ctx, s, args[0])
 				if err != nil {
+					return err
+				}
+				if err := sameVPC(ctx, s, args); err != nil {
 					return err
 				}
 				for _, name := range args[1:] {
@@ -62,6 +66,25 @@ func (a *app) tenantCommand() *cobra.Command {
 	return group("tenant", "Tenants of a VPC with isolation Tenant", join, isolate, global)
 }
 
+// sameVPC refuses what cannot be one tenant, before anything is changed.
+func sameVPC(ctx context.Context, s datastore.Store, namespaces []string) error {
+	snap, err := readWorld(ctx, s)
+	if err != nil {
+		return err
+	}
+	tenants := tenancy.Decide(snap.Namespaces, snap.VPCs, snap.NetNamespaces)
+	first, _ := tenants.VPCOf(namespaces[0])
+	for _, n := range namespaces[1:] {
+		if _, err := netNamespace(ctx, s, n); err != nil {
+			return err
+		}
+		if vpc, known := tenants.VPCOf(n); known && first != "" && vpc != first {
+			return fmt.Errorf("namespace %s is in VPC %s and namespace %s in VPC %s: a tenant is in one VPC", namespaces[0], first, n, vpc)
+		}
+	}
+	return nil
+}
+
 func netNamespace(ctx context.Context, s datastore.Store, name string) (*v1alpha1.NetNamespace, error) {
 	o, err := s.Get(ctx, datastore.KindNetNamespace, datastore.Key{Name: name})
 	if apierrors.IsNotFound(err) {
@@ -92,8 +115,7 @@ func (a *app) change(ctx context.Context, s datastore.Store, name string, f func
 		if err != nil {
 			return err
 		}
-		_, err = fmt.Fprintf(a.out, "namespace %s: VNI %d, global %t\n", name, n.Spec.VNI, n.Spec.Global)
-		return err
+		return a.say("namespace %s: VNI %d, global %t", name, n.Spec.VNI, n.Spec.Global)
 	}
 }
 

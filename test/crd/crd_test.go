@@ -198,6 +198,7 @@ func TestAgreementOnCreate(t *testing.T) {
 		"multicast v6":          {subnet("cidrs: ['ff02::/64']"), refused},
 		"loopback":              {subnet("cidrs: [127.1.0.0/16]"), refused},
 		"loopback v6":           {subnet("cidrs: ['::/64']"), refused},
+		"around mapped":         {subnet("cidrs: ['::f000:0:0/84']"), refused},
 		"unspecified":           {subnet("cidrs: [0.0.0.0/8]"), refused},
 		"link-local":            {subnet("cidrs: [169.254.0.0/20]"), refused},
 		"link-local v6":         {subnet("cidrs: ['fe80::/64']"), refused},

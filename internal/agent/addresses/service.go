@@ -79,6 +79,7 @@ type Service struct {
 	takenBack  []subnetAddr // addresses taken back, which the state file does not know yet
 	subnets    map[string]*world.Subnet
 	tidied     time.Time // when housekeeping was done
+	crowding   crowding
 	lookAgain  time.Time // when loans are to be considered again; zero: not before something changes
 }
 
@@ -355,7 +356,31 @@ func (s *Service) Problems() []world.Problem {
 	for c, msg := range s.conflicts {
 		out = append(out, world.Problem{Kind: world.KindSubnet, Key: world.Key{Name: c.subnet}, Reason: "AddressConflict", Message: msg})
 	}
+	out = append(out, s.runningOut()...)
+	slices.SortFunc(out, world.Problem.Compare)
+	return out
+}
+
+// crowding is what runningOut found, and when.
+type crowding struct {
+	problems []world.Problem
+	at       time.Time
+	took     time.Duration
+}
+
+// crowdingShare bounds what counting costs: after a count there is none for so many
+// times as long as it took. In a large cluster one takes tens of milliseconds, and
+// every pod of every node changes a block.
+const crowdingShare = 100
+
+// runningOut names the Subnets of which this node has blocks and that are nearly full.
+func (s *Service) runningOut() []world.Problem {
+	start := time.Now()
+	if c := &s.crowding; start.Sub(c.at) < crowdingShare*c.took {
+		return c.problems
+	}
 	snap, _ := s.World.Snapshot()
+	var out []world.Problem
 	for _, sn := range s.pool.Subnets() {
 		for _, f := range ipam.Families() {
 			if s.pool.Usage(sn.Name, f, time.Now()).Blocks == 0 {
@@ -369,7 +394,7 @@ func (s *Service) Problems() []world.Problem {
 			}
 		}
 	}
-	slices.SortFunc(out, world.Problem.Compare)
+	s.crowding = crowding{problems: out, at: start, took: time.Since(start)}
 	return out
 }
 

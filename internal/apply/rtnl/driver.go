@@ -132,7 +132,7 @@ func (d *Driver) catchUp(refresh bool) error {
 		return d.read(0, false)
 	}
 	port, news, doomed := uint32(0), refresh || !complete, d.remover.doomed()
-	var bounced []string
+	dropped := map[int]bool{}
 	for _, e := range events {
 		if e.key == (allLinks{}) {
 			d.reportSettings()
@@ -140,8 +140,8 @@ func (d *Driver) catchUp(refresh bool) error {
 		}
 		if d.shadow.news(e, d.vital, doomed) {
 			d.log.Debug("kernel notification differs from what we know", "object", fmt.Sprint(e.key), "deleted", e.deleted)
-			if e.dropped && e.link.up && d.shadow.links[e.link.index].up {
-				bounced = append(bounced, e.link.name)
+			if e.dropped && d.shadow.links[e.link.index].up {
+				dropped[e.link.index] = true
 			}
 			port, news = cmp.Or(port, e.port), true
 		}
@@ -149,10 +149,15 @@ func (d *Driver) catchUp(refresh bool) error {
 	if !news {
 		return nil
 	}
-	for _, name := range bounced {
-		d.report(finding{"link", fmt.Sprintf("link %s set down and up again", name)}, processOf(port))
+	if err := d.read(port, true); err != nil {
+		return err
 	}
-	return d.read(port, true)
+	for _, i := range slices.Sorted(maps.Keys(dropped)) {
+		if l := d.shadow.links[i]; l.up {
+			d.report(finding{"link", fmt.Sprintf("link %s set down and up again", l.name)}, processOf(port))
+		}
+	}
+	return nil
 }
 
 // read reads the kernel anew. With report, what differs from what we knew is

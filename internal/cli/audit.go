@@ -1,0 +1,131 @@
+package cli
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"net/url"
+	"slices"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/fairlead-sdn/fairlead/internal/apply"
+	"github.com/fairlead-sdn/fairlead/internal/run/journal"
+	"github.com/fairlead-sdn/fairlead/internal/serve/admin"
+)
+
+func (a *app) auditCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "audit [NODE…]", Short: "Compare the kernel with what it should hold, and name what others changed",
+		Long:              "Compare the kernel of every node with what it should hold, and name what others changed in\nthe last hour. Exits with 1 if anything differs.",
+		ValidArgsFunction: a.completeNodes,
+	}
+	format := outputFlag(cmd)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		answers, failed := ask[admin.Audit](cmd.Context(), a, args, "/v1/audit")
+		if len(answers) == 0 && failed != nil {
+			return failed
+		}
+		all := values(answers)
+		if err := a.printAudit(format, all); err != nil || failed != nil {
+			return errors.Join(err, failed)
+		}
+		if slices.ContainsFunc(all, func(x admin.Audit) bool { return len(x.Differences) > 0 }) {
+			return exitError(exitFailed)
+		}
+		return nil
+	}
+	return cmd
+}
+
+func (a *app) printAudit(format *outputFormat, all []admin.Audit) error {
+	if !format.forPeople() {
+		return a.print(format, all, nil)
+	}
+	var lines []string
+	for _, x := range all {
+		if len(x.Differences) == 0 {
+			lines = append(lines, x.Node+": the kernel holds what it should")
+		}
+		for _, d := range x.Differences {
+			lines = append(lines, x.Node+": "+differenceLine(d))
+		}
+		for _, f := range x.Foreign {
+			lines = append(lines, fmt.Sprintf("%s: %s  %s changed from outside: %s", x.Node, a.local(f.Time).Format(time.TimeOnly), cmp.Or(f.Process, "somebody"), f.What))
+		}
+	}
+	for _, l := range lines {
+		if err := a.say("%s", l); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func differenceLine(d apply.Difference) string {
+	problem := d.Problem
+	if problem == "differs" {
+		problem = "not as it should be"
+	}
+	line := fmt.Sprintf("%s %s is %s", d.Subsystem, d.Object, problem)
+	if d.Want != "" || d.Got != "" {
+		line += fmt.Sprintf(" (want %q, got %q)", d.Want, d.Got)
+	}
+	return line
+}
+
+func (a *app) journalCommand() *cobra.Command {
+	var since time.Duration
+	cmd := &cobra.Command{
+		Use: "journal NODE", Short: "Show what a node's network did, and when", Args: cobra.ExactArgs(1),
+		ValidArgsFunction: a.completeNodes,
+	}
+	format := outputFlag(cmd)
+	cmd.Flags().DurationVar(&since, "since", time.Hour, "how far back")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		path := "/v1/journal?since=" + url.QueryEscape(a.now().Add(-since).UTC().Format(time.RFC3339))
+		answers, err := ask[[]journal.Entry](cmd.Context(), a, args, path)
+		if err != nil {
+			return err
+		}
+		entries := slices.Concat(values(answers)...)
+		if entries == nil {
+			entries = []journal.Entry{}
+		}
+		return a.print(format, entries, func(bool) table {
+			t := table{header: []string{"TIME", "REVISION", "WHAT"}}
+			for _, e := range entries {
+				revision := "-"
+				if e.Revision > 0 {
+					revision = fmt.Sprint(e.Revision)
+				}
+				for _, line := range journalLines(e) {
+					t.add(a.local(e.Time).Format(time.DateTime), revision, line)
+				}
+			}
+			return t
+		})
+	}
+	return cmd
+}
+
+func journalLines(e journal.Entry) []string {
+	var out []string
+	if e.Note != "" {
+		out = append(out, e.Note)
+	}
+	for _, f := range e.Foreign {
+		out = append(out, cmp.Or(f.Process, "somebody")+" changed: "+f.What)
+	}
+	for _, o := range e.Objects {
+		out = append(out, "intent: "+o)
+	}
+	for _, c := range e.Changes {
+		out = append(out, "kernel: "+c)
+	}
+	for _, f := range e.Failed {
+		out = append(out, "failed: "+f)
+	}
+	return out
+}
