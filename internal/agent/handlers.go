@@ -30,7 +30,6 @@ func (a *Agent) handlers() map[string]admin.Handler {
 		"GET /v1/intent":      func(context.Context, url.Values) (any, error) { return a.loop.Last().Intent, nil },
 		"GET /v1/config":      func(context.Context, url.Values) (any, error) { return a.Config.Agent, nil },
 		"GET /v1/journal":     a.serveJournal,
-		"POST /v1/resync":     a.serveResync,
 	}
 }
 
@@ -175,13 +174,4 @@ func (a *Agent) serveJournal(_ context.Context, q url.Values) (any, error) {
 		entries = []journal.Entry{}
 	}
 	return entries, err
-}
-
-// serveResync reads everything back from the kernel and repairs it; the answer is
-// what was changed.
-func (a *Agent) serveResync(context.Context, url.Values) (any, error) {
-	a.loop.Refresh()
-	return struct {
-		Requested bool `json:"requested"`
-	}{true}, nil
 }

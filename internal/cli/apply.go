@@ -178,7 +178,7 @@ func (a *app) applyAll(ctx context.Context, s datastore.Store, manifests []manif
 			return err
 		}
 		if slices.Contains(unenforced, kind) {
-			fmt.Fprintf(a.err, "warning: %s is stored, but this version does not enforce policies\n", label(kind, o))
+			fmt.Fprintf(a.err, "warning: %s is stored, but has no effect in this version\n", label(kind, o))
 		}
 	}
 	if failed > 0 {
@@ -189,7 +189,7 @@ func (a *app) applyAll(ctx context.Context, s datastore.Store, manifests []manif
 
 // unenforced are kinds that are taken because the same YAML must work in a cluster,
 // and that have no effect yet.
-var unenforced = []datastore.Kind{datastore.KindNetworkPolicy, datastore.KindClusterNetworkPolicy}
+var unenforced = []datastore.Kind{datastore.KindNetworkPolicy, datastore.KindClusterNetworkPolicy, datastore.KindService}
 
 func rank(o datastore.Object) int {
 	if _, ok := o.(*corev1.Namespace); ok {

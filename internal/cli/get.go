@@ -27,7 +27,9 @@ asks the nodes' agents how packets reach the other nodes, or the one that is nam
 		ValidArgsFunction: a.completeObject,
 	}
 	format := outputFlag(cmd)
+	cmd.Flags().BoolP("all-namespaces", "A", false, "objects of all namespaces, which is the default; for hands that are used to kubectl")
 	cmd.Flags().StringVarP(&namespace, "namespace", "n", "", "only objects of this namespace; with NAME, its namespace (default \"default\")")
+	cmd.MarkFlagsMutuallyExclusive("all-namespaces", "namespace")
 	cmd.Flags().StringVar(&node, "node", "", "with peers: only as this node sees them")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if strings.EqualFold(args[0], "peers") || strings.EqualFold(args[0], "peer") {

@@ -89,6 +89,10 @@ func readStatus(ctx context.Context, s datastore.Store) (clusterStatus, error) {
 			sum.Ready, sum.Message = ready(nn.Status.Conditions), readyMessage(nn.Status.Conditions)
 			sum.Unlisted = max(int(nn.Status.ProblemCount)-len(nn.Status.Problems), 0)
 		}
+		// An agent that died cannot say so: the node's kubelet does.
+		if why, down := notReady(n); down && strings.HasPrefix(sum.Ready, "True") {
+			sum.Ready, sum.Message = "False (NodeNotReady)", why
+		}
 		st.Nodes = append(st.Nodes, sum)
 	}
 	r, err := readIPAM(ctx, s)
@@ -107,6 +111,16 @@ func readStatus(ctx context.Context, s datastore.Store) (clusterStatus, error) {
 		st.Counts[name] = len(list.Items)
 	}
 	return st, nil
+}
+
+// notReady tells whether the Node object says that the node is down, and why.
+func notReady(n *corev1.Node) (why string, down bool) {
+	for _, c := range n.Status.Conditions {
+		if c.Type == corev1.NodeReady && c.Status != corev1.ConditionTrue {
+			return "the node is not ready: " + cmp.Or(c.Message, c.Reason, string(c.Status)), true
+		}
+	}
+	return "", false
 }
 
 // gather joins the problems that nodes report: the same one on many nodes is one

@@ -112,16 +112,7 @@ func (c *Client) Close() { c.http.CloseIdleConnections() }
 
 // Get asks for a path ("/v1/audit") and decodes the answer.
 func (c *Client) Get(ctx context.Context, path string, into any) error {
-	return c.do(ctx, http.MethodGet, path, into)
-}
-
-// Post asks for a change.
-func (c *Client) Post(ctx context.Context, path string, into any) error {
-	return c.do(ctx, http.MethodPost, path, into)
-}
-
-func (c *Client) do(ctx context.Context, method, path string, into any) error {
-	r, err := http.NewRequestWithContext(ctx, method, "http://agent"+path, nil)
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://agent"+path, nil)
 	if err != nil {
 		return fmt.Errorf("ask the agent for %s: %w", path, err)
 	}

@@ -17,7 +17,7 @@ func TestServerAndClient(t *testing.T) {
 		"GET /v1/status": func(_ context.Context, q url.Values) (any, error) {
 			return Status{Node: "n1", Version: q.Get("v")}, nil
 		},
-		"POST /v1/resync": func(context.Context, url.Values) (any, error) { return nil, errors.New("the plane is closed") },
+		"GET /v1/audit": func(context.Context, url.Values) (any, error) { return nil, errors.New("the plane is closed") },
 	}}
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error)
@@ -39,7 +39,7 @@ func TestServerAndClient(t *testing.T) {
 	if got.Node != "n1" || got.Version != "7" {
 		t.Errorf("got %+v", got)
 	}
-	if err := c.Post(t.Context(), "/v1/resync", nil); err == nil || err.Error() != "the plane is closed" {
+	if err := c.Get(t.Context(), "/v1/audit", nil); err == nil || err.Error() != "the plane is closed" {
 		t.Errorf("a failing handler: %v", err)
 	}
 	if err := c.Get(t.Context(), "/v9/x", nil); err == nil || !strings.Contains(err.Error(), "does not know the request") {
