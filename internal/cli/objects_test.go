@@ -152,6 +152,7 @@ func TestDelete(t *testing.T) {
 	c.transcript("delete",
 		"delete pod web", "delete pod shop/web bank/nobody bank/teller", "delete -f DIR/a.yaml", "delete -f DIR/a.yaml --ignore-not-found",
 		"delete netns bank", "delete deployment web -n shop", "delete pod", "delete", "delete pod x -f DIR/a.yaml", "delete unicorn x", "delete pod a/b/c",
+		"delete subnet default", "delete vpc default", "delete subnet default --force", "delete subnet lab",
 	)
 }
 

@@ -1,0 +1,184 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/fairlead-sdn/fairlead/api/v1alpha1"
+	"github.com/fairlead-sdn/fairlead/internal/datastore"
+)
+
+func (a *app) deleteCommand() *cobra.Command {
+	var files []string
+	var namespace string
+	var o deletion
+	cmd := &cobra.Command{
+		Use: "delete KIND NAME… | delete -f FILE", Short: "Delete objects", ValidArgsFunction: a.completeObjects,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			targets, err := a.targets(files, namespace, args)
+			if err != nil {
+				return err
+			}
+			return a.useStore(cmd.Context(), func(ctx context.Context, s datastore.Store) error {
+				return a.deleteAll(ctx, s, targets, o)
+			})
+		},
+	}
+	cmd.Flags().StringArrayVarP(&files, "filename", "f", nil, "delete what these files describe")
+	cmd.Flags().StringVarP(&namespace, "namespace", "n", "default", "namespace of objects that name none")
+	cmd.Flags().BoolVar(&o.ignore, "ignore-not-found", false, "what is not there is no error")
+	cmd.Flags().BoolVar(&o.force, "force", false, "delete a Subnet whose addresses pods have, or a VPC that has Subnets: the pods lose their network")
+	return cmd
+}
+
+type target struct {
+	kind datastore.Kind
+	key  datastore.Key
+}
+
+func (a *app) targets(files []string, namespace string, args []string) ([]target, error) {
+	switch {
+	case len(files) > 0 && len(args) > 0:
+		return nil, usagef("delete by -f or by KIND NAME, not both")
+	case len(files) > 0:
+		manifests, err := a.read(files, namespace)
+		if err != nil {
+			return nil, err
+		}
+		var out []target
+		// What came last may need what came first.
+		for _, m := range slices.Backward(manifests) {
+			for _, o := range slices.Backward(m.objects) {
+				kind, err := datastore.KindOf(o)
+				if err != nil {
+					return nil, usageError{err}
+				}
+				out = append(out, target{kind, datastore.KeyOf(o)})
+			}
+		}
+		return out, nil
+	case len(args) < 2:
+		return nil, usagef("say what to delete: KIND NAME, or -f FILE")
+	}
+	kind, err := datastore.ParseKind(args[0])
+	if err != nil {
+		return nil, usageError{err}
+	}
+	var out []target
+	for _, name := range args[1:] {
+		key, err := keyFor(kind, namespace, name)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, target{kind, key})
+	}
+	return out, nil
+}
+
+// deletion is how delete goes about it.
+type deletion struct{ ignore, force bool }
+
+// deleteAll goes on where one cannot be deleted.
+func (a *app) deleteAll(ctx context.Context, s datastore.Store, targets []target, o deletion) error {
+	failed := 0
+	for _, t := range targets {
+		name := strings.ToLower(string(t.kind)) + "/" + t.key.String()
+		err := error(nil)
+		if !o.force {
+			// What goes along with its users may have to wait until they are gone.
+			err = unused(ctx, s, t, len(targets) > 1)
+		}
+		if err == nil {
+			err = remove(ctx, s, t)
+		}
+		switch {
+		case apierrors.IsNotFound(err) && o.ignore:
+		case err != nil:
+			failed++
+			fmt.Fprintf(a.err, "%s: %v\n", name, err)
+		default:
+			if err := a.say("%s deleted", name); err != nil {
+				return err
+			}
+		}
+	}
+	if failed > 0 {
+		return fmt.Errorf("%d of %s not deleted", failed, count(len(targets), "object was", "objects were"))
+	}
+	return nil
+}
+
+func remove(ctx context.Context, s datastore.Store, t target) error {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	return s.Delete(ctx, t.kind, t.key, datastore.Preconditions{})
+}
+
+// How long a deletion waits for the pods that were deleted with it, and how often it
+// looks.
+const (
+	unusedWait = 15 * time.Second
+	unusedPoll = 100 * time.Millisecond
+)
+
+// unused refuses the deletion of what pods need. With wait it gives them time to go.
+func unused(ctx context.Context, s datastore.Store, t target, wait bool) error {
+	ctx, cancel := context.WithTimeout(ctx, unusedWait)
+	defer cancel()
+	for {
+		why, err := users(ctx, s, t)
+		if err != nil || why == "" {
+			return err
+		}
+		refusal := fmt.Errorf("%s; delete what uses it first, or say --force", why)
+		if !wait {
+			return refusal
+		}
+		poll := time.NewTimer(unusedPoll)
+		select {
+		case <-poll.C:
+		case <-ctx.Done():
+			poll.Stop()
+			return refusal
+		}
+	}
+}
+
+// users says what needs an object, empty if nothing does.
+func users(ctx context.Context, s datastore.Store, t target) (string, error) {
+	switch t.kind {
+	case datastore.KindSubnet:
+		blocks, err := listTyped[*v1alpha1.IPBlock](ctx, s, datastore.KindIPBlock)
+		held := 0
+		for _, b := range blocks {
+			if b.Spec.Subnet != t.key.Name {
+				continue
+			}
+			held += len(b.Spec.Lent)
+			for _, o := range b.Spec.Allocations {
+				if o.Namespace != "" {
+					held++
+				}
+			}
+		}
+		if err != nil || held == 0 {
+			return "", err
+		}
+		return fmt.Sprintf("pods have %s of it", count(held, "address", "addresses")), nil
+	case datastore.KindVPC:
+		subnets, err := listTyped[*v1alpha1.Subnet](ctx, s, datastore.KindSubnet)
+		for _, n := range subnets {
+			if n.Spec.VPC == t.key.Name {
+				return "it has the Subnet " + n.Name, err
+			}
+		}
+		return "", err
+	}
+	return "", nil
+}
