@@ -121,7 +121,7 @@ func crash(t *testing.T, l *labtest.Lab, step string, s *labtest.Sandbox) {
 }
 
 // A4: kill -9 at any moment of many ADDs and DELs at once.
-func TestScenarioA4Anywhere(t *testing.T) {
+func TestLongScenarioA4Anywhere(t *testing.T) {
 	labtest.Long(t)
 	const rounds, containers = 40, 12
 	l := labtest.Up(t, lab.Options{Nodes: 1})
