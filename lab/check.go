@@ -7,15 +7,12 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
 	"golang.org/x/sync/errgroup"
-	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/fairlead-sdn/fairlead/internal/datastore"
 	"github.com/fairlead-sdn/fairlead/lab/machine"
 	"github.com/fairlead-sdn/fairlead/lab/probe"
 	"github.com/fairlead-sdn/fairlead/lab/spec"
@@ -76,80 +73,16 @@ type CheckResult struct {
 	Disagree []Finding `json:"disagree"`
 	Results  []Finding `json:"results,omitempty"`
 	// Extra are the observations beyond pairs of pods.
-	Extra   []Observation `json:"extra"`
-	Seconds float64       `json:"seconds"`
+	Extra []Observation `json:"extra"`
+	// Unready are the objects that were not ready, and so had no part in it.
+	Unready []Unready `json:"unready"`
+	Seconds float64   `json:"seconds"`
 }
 
-// OK tells whether everything that was compared agrees.
+// OK tells whether everything was ready, and all that was compared agrees.
 func (r *CheckResult) OK() bool {
-	return len(r.Disagree) == 0 && !slices.ContainsFunc(r.Extra, func(o Observation) bool {
+	return len(r.Unready) == 0 && len(r.Disagree) == 0 && !slices.ContainsFunc(r.Extra, func(o Observation) bool {
 		return o.Expected != nil && *o.Expected != o.Got
-	})
-}
-
-// pollPods is how often WaitForPods looks.
-const pollPods = 50 * time.Millisecond
-
-// WaitForPods waits until every Deployment has its pods, and every pod of the
-// datastore that has not ended is ready, and returns the ready pods. When ctx ends
-// first the error names what is missing.
-func WaitForPods(ctx context.Context, store datastore.Store) ([]*corev1.Pod, error) {
-	for {
-		ready, missing, err := readyPods(ctx, store)
-		if err != nil {
-			return nil, err
-		}
-		if len(missing) == 0 {
-			return ready, nil
-		}
-		timer := time.NewTimer(pollPods)
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-			timer.Stop()
-			return nil, fmt.Errorf("%d pods are ready, %d objects are not; the first: %s", len(ready), len(missing), missing[0])
-		}
-	}
-}
-
-func readyPods(ctx context.Context, store datastore.Store) (ready []*corev1.Pod, missing []string, err error) {
-	pods, err := store.List(ctx, datastore.KindPod)
-	if err != nil {
-		return nil, nil, fmt.Errorf("list pods: %w", err)
-	}
-	for _, o := range pods.Items {
-		p, ok := o.(*corev1.Pod)
-		switch {
-		case !ok || p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed:
-		case isReady(p):
-			ready = append(ready, p)
-		default:
-			missing = append(missing, strings.TrimSpace(fmt.Sprintf("pod %s: %s %s", podName(p), cmp.Or(p.Status.Reason, "waits for a node"), p.Status.Message)))
-		}
-	}
-	deployments, err := store.List(ctx, datastore.KindDeployment)
-	if err != nil {
-		return nil, nil, fmt.Errorf("list deployments: %w", err)
-	}
-	for _, o := range deployments.Items {
-		d, ok := o.(*appsv1.Deployment)
-		if !ok {
-			continue
-		}
-		want := int32(1)
-		if d.Spec.Replicas != nil {
-			want = *d.Spec.Replicas
-		}
-		if s := d.Status; s.ObservedGeneration != d.Generation || s.UpdatedReplicas != want || s.Replicas != want {
-			missing = append(missing, fmt.Sprintf("deployment %s/%s: %d of %d pods exist", d.Namespace, d.Name, s.UpdatedReplicas, want))
-		}
-	}
-	return ready, missing, nil
-}
-
-func isReady(p *corev1.Pod) bool {
-	return slices.ContainsFunc(p.Status.Conditions, func(c corev1.PodCondition) bool {
-		return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
 	})
 }
 
@@ -202,7 +135,7 @@ func (l *Lab) Check(ctx context.Context, pods []*corev1.Pod, judge Judge, all bo
 	if err := l.ask(ctx, pods, sources); err != nil {
 		return nil, fmt.Errorf("lab %s: %w", l.name, err)
 	}
-	r := &CheckResult{Probes: len(pairs), Disagree: []Finding{}, Extra: observe(extra)}
+	r := &CheckResult{Probes: len(pairs), Disagree: []Finding{}, Extra: observe(extra), Unready: []Unready{}}
 	disagree := compare(pairs, questions)
 	for i, f := range pairs {
 		if d, ok := disagree[i]; ok {

@@ -384,3 +384,80 @@ func TestRestartPolicies(t *testing.T) {
 		return cmp.Diff(want, got)
 	})
 }
+
+func TestCheckWithUnreadyPods(t *testing.T) {
+	l := up(t, options(t))
+	store := openStore(t, l)
+	pod := func(name string, change func(*corev1.PodSpec)) {
+		p := &corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name},
+			Spec: corev1.PodSpec{Containers: []corev1.Container{{
+				Name: "c", Image: "any", Ports: []corev1.ContainerPort{{ContainerPort: 80, Protocol: corev1.ProtocolTCP}},
+			}}},
+		}
+		change(&p.Spec)
+		if _, err := store.Create(t.Context(), p); err != nil {
+			t.Fatal(err)
+		}
+	}
+	pod("good", func(*corev1.PodSpec) {})
+	pod("missing", func(s *corev1.PodSpec) { s.Containers[0].Command = []string{"/does/not/exist"} })
+	pod("failing", func(s *corev1.PodSpec) { s.Containers[0].Command = []string{"sh", "-c", "echo broken >&2; exit 3"} })
+	pod("homeless", func(s *corev1.PodSpec) { s.NodeSelector = map[string]string{"no": "such"} })
+	pod("nowhere", func(s *corev1.PodSpec) { s.NodeName = "node-77" })
+	want := map[string]string{
+		"default/missing":  "CrashLoopBackOff: container c: the command ended with exit code 127: fairlead: ",
+		"default/failing":  "CrashLoopBackOff: container c: the command ended with exit code 3: broken",
+		"default/homeless": "waits for a node: ",
+		"default/nowhere":  "on node-77: the node has not taken it up",
+	}
+	var pods []*corev1.Pod
+	eventually(t, func() string {
+		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+		defer cancel()
+		ready, unready, err := lab.ReadyPods(ctx, store)
+		if err != nil {
+			return err.Error()
+		}
+		pods = ready
+		seen := 0
+		for _, u := range unready {
+			if !strings.Contains(u.Reason, want[u.Name]) || want[u.Name] == "" {
+				return u.String()
+			}
+			seen++
+		}
+		if len(ready) != 1 || seen != len(want) {
+			return fmt.Sprintf("%d pods are ready, %d are not", len(ready), seen)
+		}
+		return ""
+	})
+	o, err := store.Get(t.Context(), datastore.KindPod, datastore.Key{Namespace: "default", Name: "failing"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := o.(*corev1.Pod).Status
+	c := s.ContainerStatuses[0]
+	if s.Reason != "CrashLoopBackOff" || c.State.Waiting == nil || c.State.Waiting.Reason != "CrashLoopBackOff" || c.Ready ||
+		c.LastTerminationState.Terminated == nil || c.LastTerminationState.Terminated.ExitCode != 3 {
+		t.Errorf("status of a pod that fails: %+v", s)
+	}
+	r, err := l.Check(t.Context(), pods, allReachAll, false)
+	if err != nil || !r.OK() {
+		t.Fatalf("check of what is ready: %+v, %v", r, err)
+	}
+	r.Unready = append(r.Unready, lab.Unready{})
+	if r.OK() {
+		t.Error("a check with unready pods is OK")
+	}
+}
+
+func TestExecInSpaces(t *testing.T) {
+	l := up(t, options(t))
+	for _, space := range []string{"fabric", "router", "outside", "control"} {
+		out, exit := execOutput(t, l, lab.ExecRequest{Space: space, Command: []string{"ls", "/sys/class/net"}})
+		if exit != 0 || !strings.Contains(out, "lo") {
+			t.Errorf("%s: exit %d, %s", space, exit, out)
+		}
+	}
+}

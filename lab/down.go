@@ -38,7 +38,11 @@ func (l *Lab) Down(ctx context.Context) error {
 			return err
 		}
 		if err := l.kill(ctx, pid); err != nil {
-			return err
+			// Once the supervisor has ended its directory is of no use to anybody.
+			if still, lockErr := l.running(); still || lockErr != nil {
+				return errors.Join(err, lockErr)
+			}
+			return errors.Join(err, l.remove())
 		}
 	}
 	return l.remove()

@@ -158,6 +158,13 @@ func TestPreflight(t *testing.T) {
 			o.Subnets = []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("10.1.0.0/16")}
 		}, "overlap"},
 		{"underlay", func(o *lab.Options) { o.Underlay = []netip.Prefix{netip.MustParsePrefix("172.30.0.0/24")} }, "is a /16"},
+		{"underlay of multicast", func(o *lab.Options) { o.Underlay = []netip.Prefix{netip.MustParsePrefix("224.1.0.0/16")} }, "such as 172.30.0.0/16"},
+		{"underlay of link-local", func(o *lab.Options) { o.Underlay = []netip.Prefix{netip.MustParsePrefix("fe80::/32")} }, "such as fd00:30::/32"},
+		{"underlay of the outside host", func(o *lab.Options) { o.Underlay = []netip.Prefix{netip.MustParsePrefix("203.0.0.0/16")} }, "overlaps 203.0.113.0/24"},
+		{"underlay over the default subnet", func(o *lab.Options) { o.Underlay = []netip.Prefix{netip.MustParsePrefix("10.128.0.0/16")} }, "such as 10.64.0.0/14"},
+		{"subnet of multicast", func(o *lab.Options) { o.Subnets = []netip.Prefix{netip.MustParsePrefix("224.0.0.0/4")} }, "subnet 224.0.0.0/4: overlaps"},
+		{"subnet of link-local", func(o *lab.Options) { o.Subnets = []netip.Prefix{netip.MustParsePrefix("fe80::/64")} }, "subnet fe80::/64: overlaps"},
+		{"log level", func(o *lab.Options) { o.LogLevel = "loud" }, `log level "loud"`},
 		{"missing agent", func(o *lab.Options) { o.Agent = "/does/not/exist" }, "the agent: stat /does/not/exist"},
 		{"agent is no program", func(o *lab.Options) { o.Agent = "/etc/passwd" }, "not an executable"},
 		{"missing etcd", func(o *lab.Options) { o.Etcd = "/does/not/exist" }, "etcd: stat"},
@@ -241,4 +248,25 @@ func TestReferencePlugins(t *testing.T) {
 		t.Error("the plugin's state is on the host, not on the node")
 	}
 	fault(t, l, "node-check", "node-1")
+}
+
+func TestDiskFull(t *testing.T) {
+	o := options(t)
+	if err := os.Mkdir(o.Root, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Mount("tmpfs", o.Root, "tmpfs", 0, "size=256k"); err != nil {
+		t.Skipf("a small file system cannot be mounted here: %v", err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(o.Root, unix.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+	})
+	if _, err := lab.Up(t.Context(), o, nil); !errors.Is(err, unix.ENOSPC) || !strings.Contains(err.Error(), "no space left on device") {
+		t.Errorf("up on a full disk: %v", err)
+	}
+	if entries, err := os.ReadDir(o.Root); err != nil || len(entries) > 0 {
+		t.Errorf("it left %v (%v)", entries, err)
+	}
 }

@@ -3,6 +3,7 @@ package lab
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -124,29 +125,12 @@ func validate(o Options) error {
 	if o.Wait < 0 {
 		return fmt.Errorf("wait %s: want a positive duration", o.Wait)
 	}
-	return validateSubnets(o)
-}
-
-// validateSubnets refuses what would hide the lab's own addresses from pods.
-func validateSubnets(o Options) error {
-	taken := append(slices.Clone(o.Underlay), topology.Internet()...)
-	for i, p := range o.Subnets {
-		switch {
-		case !p.IsValid():
-			return errors.New("subnet: an invalid CIDR")
-		case p != p.Masked():
-			return fmt.Errorf("subnet %s has host bits: want %s", p, p.Masked())
-		}
-		for _, t := range taken {
-			if p.Overlaps(t) {
-				return fmt.Errorf("subnet %s overlaps %s, which the lab uses for its nodes and its outside host: choose another, such as 10.128.0.0/14", p, t.Masked())
-			}
-		}
-		for _, other := range o.Subnets[:i] {
-			if p.Overlaps(other) {
-				return fmt.Errorf("subnets %s and %s overlap", other, p)
-			}
-		}
+	var level slog.Level
+	if err := level.UnmarshalText([]byte(o.LogLevel)); err != nil {
+		return fmt.Errorf("log level %q: want debug, info, warn or error", o.LogLevel)
 	}
-	return nil
+	if err := validateUnderlay(o.Underlay); err != nil {
+		return err
+	}
+	return validateSubnets(o)
 }

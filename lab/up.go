@@ -42,12 +42,30 @@ func Up(ctx context.Context, o Options, progress func(Step)) (*Lab, error) {
 	if err == nil {
 		return l, nil
 	}
-	err = fmt.Errorf("lab %s: step %s: %w", o.Name, last, err)
+	err = fmt.Errorf("lab %s: step %s: %w", o.Name, last, l.diskFull(err))
 	ctx = context.WithoutCancel(ctx)
 	if pid != 0 {
 		err = errors.Join(err, l.kill(ctx, pid))
 	}
 	return nil, errors.Join(err, l.remove())
+}
+
+// minDisk is less than what a lab needs to start, in bytes.
+const minDisk = 1 << 20
+
+// diskFull adds to a failure that the lab's directory has no space left: programs
+// that cannot write cannot say why in their logs either.
+func (l *Lab) diskFull(err error) error {
+	var fs unix.Statfs_t
+	if unix.Statfs(l.dir(), &fs) != nil {
+		return err
+	}
+	free := fs.Bavail * uint64(fs.Bsize)
+	if free >= minDisk && (fs.Files == 0 || fs.Ffree > 0) {
+		return err
+	}
+	return fmt.Errorf("%w below %s (%d bytes and %d files are free): make room, or choose another directory with --lab-root: %w",
+		unix.ENOSPC, l.root, free, fs.Ffree, err)
 }
 
 // claim makes the lab's directory and takes its lock.

@@ -16,19 +16,28 @@ import (
 	"github.com/fairlead-sdn/fairlead/lab"
 )
 
-// check waits for the pods, reads the world that the oracle judges, and probes.
+// check waits for the pods, reads the world that the oracle judges, and probes those
+// that are ready.
 func check(ctx context.Context, l *lab.Lab, store datastore.Store, wait time.Duration, all bool) (*lab.CheckResult, error) {
 	waiting, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
-	pods, err := lab.WaitForPods(waiting, store)
+	pods, unready, err := lab.ReadyPods(waiting, store)
 	if err != nil {
 		return nil, err
+	}
+	if ctx.Err() != nil {
+		return nil, ctx.Err()
 	}
 	snap, err := readWorld(ctx, store)
 	if err != nil {
 		return nil, err
 	}
-	return l.Check(ctx, pods, judge(snap), all)
+	r, err := l.Check(ctx, pods, judge(snap), all)
+	if err != nil {
+		return nil, err
+	}
+	r.Unready = append(r.Unready, unready...)
+	return r, nil
 }
 
 // readWorld lists everything once.
@@ -78,8 +87,16 @@ func judge(snap *world.Snapshot) lab.Judge {
 		v := m.Judge(nil, oracle.Probe{From: place, Packet: packet.Packet{
 			Src: p.Source, Dst: p.Target, Protocol: proto, SrcPort: 49152, DstPort: p.Port, SYN: proto == packet.TCP,
 		}})
-		return v.Allowed, v.Why(), true
+		// The outside host knows no way back to pods: whether it answers one that keeps
+		// its own address is up to the network around a cluster, not to the cluster.
+		known = !fromPod || !v.Allowed || place.Kind != oracle.Pod || masqueraded(v, p.Source)
+		return v.Allowed, v.Why(), known
 	}
+}
+
+// masqueraded tells whether a delivered packet arrives with another source than from.
+func masqueraded(v oracle.Verdict, from netip.Addr) bool {
+	return slices.ContainsFunc(v.Outcomes, func(o oracle.Outcome) bool { return !o.Dropped && o.Packet.Src != from })
 }
 
 // podKey reads NAMESPACE/NAME; node/NAME and outside are no pods.
@@ -114,6 +131,11 @@ func (a *app) printCheck(format *outputFormat, r *lab.CheckResult, all bool) err
 			return err
 		}
 	}
+	for _, u := range r.Unready {
+		if err := a.say("UNREADY  %s", u); err != nil {
+			return err
+		}
+	}
 	beyond := 0
 	for _, o := range r.Extra {
 		if o.Expected == nil || *o.Expected == o.Got {
@@ -127,6 +149,9 @@ func (a *app) printCheck(format *outputFormat, r *lab.CheckResult, all bool) err
 	sum := fmt.Sprintf("%d probes, %d agree with the oracle, %d disagree", r.Probes, r.Agree, len(r.Disagree))
 	if beyond > 0 {
 		sum += fmt.Sprintf(", and %d with nodes and the outside", beyond)
+	}
+	if n := len(r.Unready); n > 0 {
+		sum += fmt.Sprintf("; %d not ready and not probed", n)
 	}
 	return a.say("%s (%.1f s)", sum, r.Seconds)
 }

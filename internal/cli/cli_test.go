@@ -29,7 +29,8 @@ func TestUsage(t *testing.T) {
 	c.transcript("usage",
 		"gett", "frobnicate", "get", "get unicorns", "get pods a b", "get pods -o xml", "get pods --nonsense", "get pods -o", "status x",
 		"status -o xml", "audit -o xml", "lab check -o xml", "ipam", "ipam frob", "node", "lab", "config", "config check", "diag x", "version x",
-		"events x", "lab up --encap ipsec", "lab up --subnet 10.0.0.0", "lab up --nodes many", "lab fault frob", "lab fault agent-kill",
+		"events x", "lab up --encap ipsec", "lab up --subnet 10.0.0.0", "lab up --underlay foo", "lab up --nodes 0", "lab up --segments 0", "lab up --mtu 0", "lab up --wait 0s",
+		"lab up --log-level loud", "lab up --underlay 10.128.0.0/16", "lab up --subnet fe80::/64", "lab up --nodes many", "lab fault frob", "lab fault agent-kill",
 		"lab fault datastore-kill node-1", "lab exec pod", "lab shell", "--etcd http://127.0.0.1:1 lab status", "completion klingon x",
 	)
 }
@@ -157,9 +158,10 @@ func TestCheckOutput(t *testing.T) {
 	}
 	wrong := finding("bank/b", "shop/a", false, true, "tenant: VNI 2 may not reach VNI 1; \x1b[31mit answered")
 	results := []lab.Finding{finding("shop/a", "bank/b", false, false, ""), finding("shop/a", "shop/c", true, true, ""), finding("shop/c", "shop/a", true, true, ""), wrong}
-	good := &lab.CheckResult{Probes: 3, Agree: 3, Disagree: []lab.Finding{}, Results: results[:3], Extra: []lab.Observation{}, Seconds: 0.25}
+	good := &lab.CheckResult{Probes: 3, Agree: 3, Disagree: []lab.Finding{}, Results: results[:3], Extra: []lab.Observation{}, Unready: []lab.Unready{}, Seconds: 0.25}
 	bad := &lab.CheckResult{
 		Probes: 4, Agree: 3, Disagree: []lab.Finding{wrong}, Results: results, Seconds: 1.5,
+		Unready: []lab.Unready{{Kind: "Pod", Name: "shop/d", Reason: "on n1: CrashLoopBackOff: exit code 1"}},
 		Extra: []lab.Observation{
 			{From: "node/n1", To: "shop/a", Proto: "UDP", Port: 53, Expected: &yes, Got: false, Target: netip.MustParseAddr("10.128.0.2"), Why: "no answer"},
 			{From: "shop/a", To: "outside", Proto: "TCP", Port: 80, Expected: &no, Got: false, Target: netip.MustParseAddr("203.0.113.10")},
@@ -177,7 +179,7 @@ func TestCheckOutput(t *testing.T) {
 		{"all is well, every pair", good, "table", true},
 		{"something disagrees", bad, "table", false},
 		{"something disagrees, every pair", bad, "wide", true},
-		{"for programs, all is well", &lab.CheckResult{Disagree: []lab.Finding{}, Extra: []lab.Observation{}}, "json", false},
+		{"for programs, all is well", &lab.CheckResult{Disagree: []lab.Finding{}, Extra: []lab.Observation{}, Unready: []lab.Unready{}}, "json", false},
 		{"for programs", bad, "json", true},
 	} {
 		var out bytes.Buffer

@@ -39,11 +39,23 @@ nothing of it is visible in the host's own network namespace.`,
 			if o.Encapsulation, known = encapsulations[strings.ToLower(encap)]; !known {
 				return usagef("--encap %q: want vxlan, none or crosssubnet", encap)
 			}
+			// To package lab nothing means the default; here somebody has asked for it.
+			for _, f := range []struct {
+				name  string
+				value int
+			}{{"nodes", o.Nodes}, {"segments", o.Segments}, {"mtu", o.MTU}} {
+				if f.value <= 0 {
+					return usagef("--%s %d: want a positive number", f.name, f.value)
+				}
+			}
+			if o.Wait <= 0 {
+				return usagef("--wait %s: want a positive duration, such as 1m", o.Wait)
+			}
 			var err error
-			if o.Subnets, err = prefixes("--subnet", subnets); err != nil {
+			if o.Subnets, err = prefixes("--subnet", "10.128.0.0/14 or fd00:10::/64", subnets); err != nil {
 				return err
 			}
-			if o.Underlay, err = prefixes("--underlay", underlay); err != nil {
+			if o.Underlay, err = prefixes("--underlay", "172.30.0.0/16 (IPv4 /16) or fd00:30::/32 (IPv6 /32)", underlay); err != nil {
 				return err
 			}
 			if noNAT {
@@ -68,12 +80,12 @@ nothing of it is visible in the host's own network namespace.`,
 	return cmd
 }
 
-func prefixes(flag string, values []string) ([]netip.Prefix, error) {
+func prefixes(flag, example string, values []string) ([]netip.Prefix, error) {
 	var out []netip.Prefix
 	for _, v := range values {
 		p, err := netip.ParsePrefix(v)
 		if err != nil {
-			return nil, usagef("%s %q is not a CIDR such as 10.128.0.0/14", flag, v)
+			return nil, usagef("%s %q is not a CIDR such as %s", flag, v, example)
 		}
 		out = append(out, p)
 	}

@@ -24,6 +24,14 @@ func podStatus(p *corev1.Pod, s machine.PodState, host []netip.Addr) corev1.PodS
 	if s.Phase == corev1.PodRunning {
 		out.Reason, out.Message = "", ""
 	}
+	if s.Phase == corev1.PodRunning || s.Phase == corev1.PodPending {
+		for _, c := range s.Containers {
+			if c.Failing != "" {
+				out.Reason, out.Message = machine.CrashLoop, "container "+c.Name+": "+c.Failing
+				break
+			}
+		}
+	}
 	if out.StartTime == nil && !s.Started.IsZero() {
 		out.StartTime = at(s.Started)
 	}
@@ -50,7 +58,7 @@ func podStatus(p *corev1.Pod, s machine.PodState, host []netip.Addr) corev1.PodS
 		{corev1.ContainersReady, s.Ready},
 		{corev1.PodReady, s.Ready},
 	} {
-		out.Conditions = append(out.Conditions, podCondition(p.Status.Conditions, c.kind, c.ok, s.Reason, s.Message))
+		out.Conditions = append(out.Conditions, podCondition(p.Status.Conditions, c.kind, c.ok, out.Reason, out.Message))
 	}
 	for _, c := range s.Containers {
 		cs := containerStatus(p, c)
@@ -105,6 +113,12 @@ func containerStatus(p *corev1.Pod, c machine.ContainerState) corev1.ContainerSt
 		}
 	}
 	switch {
+	case c.Failing != "":
+		// Also while it runs, if not yet for long enough to tell that it will.
+		no := false
+		out.Ready, out.Started = false, &no
+		out.State.Waiting = &corev1.ContainerStateWaiting{Reason: machine.CrashLoop, Message: c.Failing}
+		out.LastTerminationState.Terminated = last
 	case c.Running:
 		out.State.Running = &corev1.ContainerStateRunning{StartedAt: *at(c.Started)}
 		out.LastTerminationState.Terminated = last

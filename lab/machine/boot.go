@@ -49,7 +49,10 @@ func Isolate() error {
 		return fmt.Errorf("separate the mounts: %w", err)
 	}
 	for _, m := range []struct{ kind, path string }{{"proc", "/proc"}, {"sysfs", "/sys"}} {
-		if err := unix.Mount(m.kind, m.path, m.kind, unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, ""); err != nil {
+		err := unix.Mount(m.kind, m.path, m.kind, unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "")
+		// Busy: that of this very network namespace is mounted there already, as for a
+		// command beside the process that the namespace belongs to.
+		if err != nil && !errors.Is(err, unix.EBUSY) {
 			return fmt.Errorf("mount %s: %w", m.path, err)
 		}
 	}

@@ -160,4 +160,3 @@ func (e *executor) FindInPath(plugin string, paths []string) (string, error) {
 }
 
 func netnsName(sandbox string) string { return "cni-" + sandbox[:min(len(sandbox), 16)] }
-

@@ -27,6 +27,9 @@ const (
 	// to maxRestart; one that ran for maxRestart begins anew.
 	minRestart = 100 * time.Millisecond
 	maxRestart = 10 * time.Second
+	// steady is how long a container that was started again has to run before it
+	// counts as running.
+	steady = time.Second
 )
 
 // Launch is what the process that becomes a container, or a command of `exec`, is
@@ -120,7 +123,7 @@ func (p *pod) runContainer(ctx context.Context, c *corev1.Container, policy core
 		began := time.Now()
 		exit, err := p.runOnce(ctx, c)
 		p.update(c.Name, func(s *ContainerState) {
-			s.Running, s.Exited, s.Pid = false, true, 0
+			s.Running, s.Exited, s.Pid, s.Failing = false, true, 0, ""
 			s.ExitCode, s.Finished, s.Reason = exit, time.Now(), "Completed"
 			if err != nil {
 				s.Reason = err.Error()
@@ -135,12 +138,35 @@ func (p *pod) runContainer(ctx context.Context, c *corev1.Container, policy core
 		if time.Since(began) > maxRestart {
 			backoff = minRestart
 		}
+		why := p.failure(c, exit, err)
+		p.update(c.Name, func(s *ContainerState) { s.Failing = why })
 		if !sleep(ctx, backoff) {
 			return ok
 		}
 		backoff = min(2*backoff, maxRestart)
 		p.update(c.Name, func(s *ContainerState) { s.Restarts++ })
 	}
+}
+
+// failure says why a container is to be started again: how it ended, and what it said
+// last if it failed.
+func (p *pod) failure(c *corev1.Container, exit int, err error) string {
+	if err != nil {
+		return err.Error()
+	}
+	why := fmt.Sprintf("the command ended with exit code %d", exit)
+	if exit == 0 {
+		return why
+	}
+	last := process.LastLine(p.logPath(c))
+	if last == "" {
+		return why
+	}
+	return why + ": " + last
+}
+
+func (p *pod) logPath(c *corev1.Container) string {
+	return filepath.Join(HomeDir, DirLog, fmt.Sprintf("%s_%s_%s.log", p.object.Namespace, p.object.Name, c.Name))
 }
 
 // runOnce starts a container's process and waits for its end. When ctx ends the
@@ -156,6 +182,14 @@ func (p *pod) runOnce(ctx context.Context, c *corev1.Container) (int, error) {
 	p.update(c.Name, func(s *ContainerState) {
 		s.Running, s.Pid, s.Started = true, proc.Host, proc.Started
 	})
+	settled := time.AfterFunc(steady, func() {
+		p.update(c.Name, func(s *ContainerState) {
+			if s.Running && s.Pid == proc.Host {
+				s.Failing = ""
+			}
+		})
+	})
+	defer settled.Stop()
 	select {
 	case <-proc.Done():
 	case <-ctx.Done():
@@ -181,8 +215,7 @@ func (p *pod) launch(c *corev1.Container) (*process.Process, error) {
 	}
 	defer read.Close()
 	defer write.Close()
-	logName := fmt.Sprintf("%s_%s_%s.log", p.object.Namespace, p.object.Name, c.Name)
-	log, err := os.OpenFile(filepath.Join(HomeDir, DirLog, logName), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	log, err := os.OpenFile(p.logPath(c), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		return nil, err
 	}

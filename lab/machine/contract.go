@@ -97,7 +97,13 @@ type ContainerState struct {
 	ExitCode int       `json:"exitCode,omitempty"`
 	Finished time.Time `json:"finished,omitzero"`
 	Reason   string    `json:"reason,omitempty"`
+	// Failing says why the container is being started again and again: until it has
+	// run for a while it is not ready.
+	Failing string `json:"failing,omitempty"`
 }
+
+// CrashLoop is the reason of a container that is started again and again.
+const CrashLoop = "CrashLoopBackOff"
 
 // AgentAction is what can be done to the agent's process.
 type AgentAction string

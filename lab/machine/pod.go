@@ -328,7 +328,7 @@ func (p *pod) snapshot() PodState {
 	s.IPs, s.Containers = slices.Clone(s.IPs), slices.Clone(s.Containers)
 	s.Ready = s.Phase == corev1.PodRunning
 	for _, c := range s.Containers {
-		s.Ready = s.Ready && (c.Init || c.Running)
+		s.Ready = s.Ready && (c.Init || c.Running && c.Failing == "")
 	}
 	return s
 }

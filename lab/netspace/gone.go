@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"time"
 
@@ -14,6 +15,9 @@ import (
 
 // rtGenmsgLen is the length of a struct rtgenmsg, padded for the attributes.
 const rtGenmsgLen = unix.NLMSG_ALIGNTO
+
+// eventBuffer is the size in bytes of the buffer for announcements of the kernel.
+const eventBuffer = 8 << 20
 
 // Watch tells when network namespaces have really been torn down. The kernel does
 // so some time after the last process, socket and mount of a namespace is gone,
@@ -39,6 +43,11 @@ func NewWatch() (*Watch, error) {
 		w.events, err = nl.Subscribe(unix.NETLINK_ROUTE, unix.RTNLGRP_NSID)
 		return err
 	})
+	if err == nil {
+		// Every number given and every death is a message, hundreds of them at once.
+		// Without the right to a larger buffer the lost ones are made up for.
+		_ = w.events.SetReceiveBufferSize(eventBuffer, true)
+	}
 	if err != nil {
 		home.Close()
 		return nil, fmt.Errorf("subscribe to the end of network namespaces: %w", err)
@@ -101,6 +110,11 @@ func (w *Watch) drain(ctx context.Context) error {
 		switch {
 		case errors.Is(err, unix.EAGAIN), errors.Is(err, unix.EINTR):
 			continue
+		case errors.Is(err, unix.ENOBUFS): // announcements were lost
+			if err := w.relist(); err != nil {
+				return err
+			}
+			continue
 		case err != nil:
 			return fmt.Errorf("wait for network namespaces: %w", err)
 		}
@@ -108,18 +122,65 @@ func (w *Watch) drain(ctx context.Context) error {
 			if m.Header.Type != unix.RTM_DELNSID || len(m.Data) < rtGenmsgLen {
 				continue
 			}
-			attrs, err := nl.ParseRouteAttr(m.Data[rtGenmsgLen:])
+			id, ok, err := nsidOf(m.Data)
 			if err != nil {
-				return fmt.Errorf("read the end of a network namespace: %w", err)
+				return err
 			}
-			for _, a := range attrs {
-				if a.Attr.Type == unix.NETNSA_NSID && len(a.Value) >= 4 {
-					delete(w.pending, int(int32(nl.NativeEndian().Uint32(a.Value))))
-				}
+			if ok {
+				delete(w.pending, id)
 			}
 		}
 	}
 	return nil
+}
+
+// relist asks the kernel which of the numbers are still given, and forgets the rest.
+func (w *Watch) relist() error {
+	var messages [][]byte
+	err := Do(w.home, func() error {
+		request := nl.NewNetlinkRequest(unix.RTM_GETNSID, unix.NLM_F_DUMP)
+		request.AddData(nl.NewRtGenMsg())
+		var err error
+		messages, err = request.Execute(unix.NETLINK_ROUTE, unix.RTM_NEWNSID)
+		return err
+	})
+	if errors.Is(err, netlink.ErrDumpInterrupted) {
+		// A namespace died meanwhile, which is announced: the list is too long at
+		// worst.
+		err = nil
+	}
+	if err != nil {
+		return fmt.Errorf("list the network namespaces that still exist: %w", err)
+	}
+	alive := map[int]bool{}
+	for _, m := range messages {
+		if len(m) < rtGenmsgLen {
+			continue
+		}
+		id, ok, err := nsidOf(m)
+		if err != nil {
+			return err
+		}
+		if ok {
+			alive[id] = true
+		}
+	}
+	maps.DeleteFunc(w.pending, func(id int, _ bool) bool { return !alive[id] })
+	return nil
+}
+
+// nsidOf is the number in a message about a namespace.
+func nsidOf(message []byte) (id int, ok bool, err error) {
+	attrs, err := nl.ParseRouteAttr(message[rtGenmsgLen:])
+	if err != nil {
+		return 0, false, fmt.Errorf("read a message about a network namespace: %w", err)
+	}
+	for _, a := range attrs {
+		if a.Attr.Type == unix.NETNSA_NSID && len(a.Value) >= 4 {
+			return int(int32(nl.NativeEndian().Uint32(a.Value))), true, nil
+		}
+	}
+	return 0, false, nil
 }
 
 // Close ends the watch.

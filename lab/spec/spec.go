@@ -4,6 +4,9 @@ import (
 	"net/netip"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/fairlead-sdn/fairlead/api/v1alpha1"
 	"github.com/fairlead-sdn/fairlead/lab/machine"
 	"github.com/fairlead-sdn/fairlead/lab/process"
 	"github.com/fairlead-sdn/fairlead/lab/topology"
@@ -143,4 +146,26 @@ type Space struct {
 // Plan is the topology that the options describe.
 func (o *Options) Plan() (*topology.Plan, error) {
 	return topology.New(o.Nodes, o.Segments, o.Underlay)
+}
+
+// Subnet is the default Subnet that the options describe. Its blocks are as large as
+// its smallest CIDR where that is smaller than a block usually is.
+func (o *Options) Subnet() *v1alpha1.Subnet {
+	s := &v1alpha1.Subnet{ObjectMeta: metav1.ObjectMeta{Name: "default"}, Spec: v1alpha1.SubnetSpec{
+		VPC: v1alpha1.DefaultVPCName, Transport: v1alpha1.TransportOverlay,
+		Encapsulation: v1alpha1.Encapsulation(o.Encapsulation), NATOutgoing: o.NATOutgoing,
+	}}
+	if s.Spec.Encapsulation == v1alpha1.EncapsulationNone {
+		s.Spec.Transport = v1alpha1.TransportRouted
+	}
+	v1alpha1.DefaultSubnet(s)
+	for _, p := range o.Subnets {
+		s.Spec.CIDRs = append(s.Spec.CIDRs, p.String())
+		block := &s.Spec.BlockSize.V6
+		if p.Addr().Is4() {
+			block = &s.Spec.BlockSize.V4
+		}
+		*block = max(*block, int32(p.Bits()))
+	}
+	return s
 }

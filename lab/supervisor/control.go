@@ -15,7 +15,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/fairlead-sdn/fairlead/api/v1alpha1"
 	"github.com/fairlead-sdn/fairlead/internal/datastore"
 	"github.com/fairlead-sdn/fairlead/lab/etcdserver"
 	"github.com/fairlead-sdn/fairlead/lab/process"
@@ -123,17 +122,7 @@ func (s *supervisor) createObjects(ctx context.Context) error {
 	for _, name := range []string{metav1.NamespaceDefault, metav1.NamespaceSystem} {
 		objects = append(objects, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}})
 	}
-	subnet := &v1alpha1.Subnet{ObjectMeta: metav1.ObjectMeta{Name: "default"}, Spec: v1alpha1.SubnetSpec{
-		VPC: "default", Transport: v1alpha1.TransportOverlay,
-		Encapsulation: v1alpha1.Encapsulation(s.options.Encapsulation), NATOutgoing: s.options.NATOutgoing,
-	}}
-	if subnet.Spec.Encapsulation == v1alpha1.EncapsulationNone {
-		subnet.Spec.Transport = v1alpha1.TransportRouted
-	}
-	for _, p := range s.options.Subnets {
-		subnet.Spec.CIDRs = append(subnet.Spec.CIDRs, p.String())
-	}
-	objects = append(objects, subnet)
+	objects = append(objects, s.options.Subnet())
 	for _, o := range objects {
 		if _, err := s.store.Create(ctx, o); err != nil {
 			return fmt.Errorf("create %s: %w", datastore.KeyOf(o), err)

@@ -1,0 +1,159 @@
+package lab
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/fairlead-sdn/fairlead/internal/datastore"
+)
+
+// Unready is an object that is not as it should be.
+type Unready struct {
+	// Kind is "Pod" or "Deployment", Name is NAMESPACE/NAME.
+	Kind string `json:"kind"`
+	Name string `json:"name"`
+	// Reason says what it waits for.
+	Reason string `json:"reason"`
+}
+
+// String is the object and its reason.
+func (u Unready) String() string {
+	return fmt.Sprintf("%s %s: %s", strings.ToLower(u.Kind), u.Name, u.Reason)
+}
+
+// UnreadyError is WaitForPods' answer when its time is over: the pods that are ready
+// and what is not.
+type UnreadyError struct {
+	Ready   []*corev1.Pod
+	Unready []Unready
+}
+
+// Error names the first object.
+func (e *UnreadyError) Error() string {
+	return fmt.Sprintf("%d pods are ready, %d objects are not; the first: %s", len(e.Ready), len(e.Unready), e.Unready[0])
+}
+
+// pollPods is how often WaitForPods looks.
+const pollPods = 50 * time.Millisecond
+
+// WaitForPods waits until every Deployment has its pods, and every pod of the
+// datastore that has not ended is ready, and returns the ready pods. When ctx ends
+// first the error is an UnreadyError.
+func WaitForPods(ctx context.Context, store datastore.Store) ([]*corev1.Pod, error) {
+	var last *UnreadyError
+	for {
+		ready, unready, err := readyPods(ctx, store)
+		switch {
+		case err != nil && ctx.Err() != nil && last != nil:
+			return nil, last
+		case err != nil:
+			return nil, err
+		case len(unready) == 0:
+			return ready, nil
+		}
+		last = &UnreadyError{Ready: ready, Unready: unready}
+		timer := time.NewTimer(pollPods)
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			return nil, last
+		}
+	}
+}
+
+func readyPods(ctx context.Context, store datastore.Store) (ready []*corev1.Pod, unready []Unready, err error) {
+	pods, err := store.List(ctx, datastore.KindPod)
+	if err != nil {
+		return nil, nil, fmt.Errorf("list pods: %w", err)
+	}
+	for _, o := range pods.Items {
+		p, ok := o.(*corev1.Pod)
+		switch {
+		case !ok || p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed:
+		case isReady(p):
+			ready = append(ready, p)
+		default:
+			unready = append(unready, Unready{Kind: string(datastore.KindPod), Name: podName(p), Reason: whyUnready(p)})
+		}
+	}
+	deployments, err := store.List(ctx, datastore.KindDeployment)
+	if err != nil {
+		return nil, nil, fmt.Errorf("list deployments: %w", err)
+	}
+	for _, o := range deployments.Items {
+		d, ok := o.(*appsv1.Deployment)
+		if !ok {
+			continue
+		}
+		want := int32(1)
+		if d.Spec.Replicas != nil {
+			want = *d.Spec.Replicas
+		}
+		if s := d.Status; s.ObservedGeneration != d.Generation || s.UpdatedReplicas != want || s.Replicas != want {
+			unready = append(unready, Unready{
+				Kind: string(datastore.KindDeployment), Name: d.Namespace + "/" + d.Name,
+				Reason: fmt.Sprintf("%d of %d pods exist", s.UpdatedReplicas, want),
+			})
+		}
+	}
+	return ready, unready, nil
+}
+
+func isReady(p *corev1.Pod) bool {
+	return slices.ContainsFunc(p.Status.Conditions, func(c corev1.PodCondition) bool {
+		return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
+	})
+}
+
+// whyUnready is the most exact reason that a pod's status has.
+func whyUnready(p *corev1.Pod) string {
+	if p.DeletionTimestamp != nil {
+		return "is being deleted"
+	}
+	if p.Spec.NodeName == "" {
+		return "waits for a node: none is schedulable and has the labels of its nodeSelector"
+	}
+	on := "on " + p.Spec.NodeName + ": "
+	if p.Status.Reason != "" {
+		return on + because(p.Status.Reason, p.Status.Message)
+	}
+	for _, c := range p.Status.Conditions {
+		if c.Type == corev1.PodReady && c.Reason != "" {
+			return on + because(c.Reason, c.Message)
+		}
+	}
+	for _, c := range slices.Concat(p.Status.InitContainerStatuses, p.Status.ContainerStatuses) {
+		if w := c.State.Waiting; w != nil && !c.Ready {
+			return on + "container " + c.Name + ": " + because(w.Reason, w.Message)
+		}
+	}
+	if len(p.Status.Conditions) == 0 {
+		return on + "the node has not taken it up: is it off, or does it not exist? fairlead lab status shows it"
+	}
+	return on + "its containers do not all run"
+}
+
+func because(reason, message string) string {
+	if message == "" {
+		return reason
+	}
+	return reason + ": " + message
+}
+
+// ReadyPods is WaitForPods for who goes on with what is ready.
+func ReadyPods(ctx context.Context, store datastore.Store) ([]*corev1.Pod, []Unready, error) {
+	pods, err := WaitForPods(ctx, store)
+	var missing *UnreadyError
+	if errors.As(err, &missing) {
+		return missing.Ready, missing.Unready, nil
+	}
+	return pods, nil, err
+}
