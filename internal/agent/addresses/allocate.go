@@ -26,6 +26,7 @@ func (s *Service) Allocate(ctx context.Context, r attach.AddressRequest) ([]neti
 		addrs, changed, err := s.try(r)
 		if err == nil {
 			s.unwant(wishes, false)
+			s.secure()
 			return addrs, nil
 		}
 		var e *ipam.Error
@@ -49,6 +50,12 @@ func (s *Service) try(r attach.AddressRequest) ([]netip.Addr, <-chan struct{}, e
 	defer s.mu.Unlock()
 	if !s.restored {
 		return nil, nil, errors.New("allocate an address: the node's records are not read yet")
+	}
+	// The caller may have seen a Subnet that the service has not come to yet.
+	snap, _ := s.World.Snapshot()
+	if w, ok := snap.Subnets.Get(world.Key{Name: r.Subnet}); ok && s.subnets[r.Subnet] != w {
+		s.takeSubnets(snap)
+		wake(s.room)
 	}
 	s.reserveTunnels(r.Subnet)
 	addrs, err := s.pool.Allocate(r, time.Now())

@@ -169,6 +169,7 @@ type disk struct {
 	mu    sync.Mutex
 	state addresses.State
 	fail  error
+	dead  bool                    // the machine is off
 	live  map[string]attach.Lease // by owner
 }
 
@@ -181,6 +182,9 @@ func (d *disk) Load() (addresses.State, error) {
 func (d *disk) Save(s addresses.State) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	if d.dead {
+		return errors.New("the machine is off")
+	}
 	if d.fail != nil {
 		return d.fail
 	}
@@ -367,9 +371,24 @@ func (n *node) kill() {
 	if n.stop == nil {
 		return
 	}
+	n.disk.power(false)
+	defer n.disk.power(true)
 	n.stop()
 	<-n.stopped
 	n.stop = nil
+}
+
+// end ends the agent in good order.
+func (n *node) end() {
+	n.stop()
+	<-n.stopped
+	n.stop = nil
+}
+
+func (d *disk) power(on bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.dead = !on
 }
 
 // add gives a pod its addresses and records them.

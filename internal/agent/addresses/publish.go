@@ -125,43 +125,69 @@ func (s *Service) cycle(ctx context.Context) error {
 
 // begin takes the work that has gathered, and saves the state.
 func (s *Service) begin() (work, error) {
-	s.mu.Lock()
-	now := time.Now()
-	w := work{blocks: map[blockKey]ipam.Block{}, dirty: s.dirty, adopt: s.adopt, recalls: s.recalls}
-	s.dirty, s.adopt, s.recalls = map[blockKey]bool{}, map[blockKey]bool{}, map[blockKey][]netip.Addr{}
-	for _, b := range s.pool.Blocks() {
-		w.blocks[blockKey{b.Subnet, b.CIDR}] = b
-	}
-	save := s.unsaved || s.stale && now.Sub(s.savedAt) >= softSave
-	var state State
-	if save {
-		state = snapshotState(s.Node, s.pool, s.tunnels, now)
-		s.unsaved, s.stale, s.savedAt = false, false, now
-	}
-	pending, taken := s.tunnelsSaved(), s.takenBack
-	if save {
-		s.takenBack = nil
-	}
-	s.mu.Unlock()
-	if !save {
-		return w, nil
-	}
-	if err := s.Records.Save(state); err != nil {
-		s.mu.Lock()
-		s.unsaved, s.takenBack = true, append(s.takenBack, taken...)
-		s.mu.Unlock()
+	w := work{blocks: map[blockKey]ipam.Block{}}
+	err := s.save(softSave, func() {
+		w.dirty, w.adopt, w.recalls = s.dirty, s.adopt, s.recalls
+		s.dirty, s.adopt, s.recalls = map[blockKey]bool{}, map[blockKey]bool{}, map[blockKey][]netip.Addr{}
+		for _, b := range s.pool.Blocks() {
+			w.blocks[blockKey{b.Subnet, b.CIDR}] = b
+		}
+	})
+	if err != nil {
 		s.redo(w)
 		return work{}, err
 	}
+	return w, nil
+}
+
+// save brings the state file up to date where it must not be behind, and where it is
+// stale and that old. with is called in the moment whose state is saved.
+func (s *Service) save(old time.Duration, with func()) error {
+	s.saving.Lock()
+	defer s.saving.Unlock()
 	s.mu.Lock()
+	with()
+	now := time.Now()
+	if !s.unsaved && (!s.stale || now.Sub(s.savedAt) < old) {
+		s.mu.Unlock()
+		return nil
+	}
+	state := snapshotState(s.Node, s.pool, s.tunnels, now)
+	s.unsaved, s.stale, s.savedAt = false, false, now
+	pending, taken := s.tunnelsSaved(), s.takenBack
+	s.takenBack = nil
+	s.mu.Unlock()
+	err := s.Records.Save(state)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err != nil {
+		s.unsaved, s.takenBack = true, append(s.takenBack, taken...)
+		return err
+	}
 	for _, t := range pending {
 		t.saved = true
 	}
 	for _, a := range taken {
 		s.pool.Dropped(a.subnet, a.addr)
 	}
+	return nil
+}
+
+// secure saves what the caller's addresses may rest on: a block just claimed or
+// adopted, an address just borrowed. A node that starts without the datastore would
+// know nothing of it. If the file cannot be written the addresses are given all the
+// same: the block is ours, publish tries again and reports.
+func (s *Service) secure() {
+	s.mu.Lock()
+	behind := s.unsaved
 	s.mu.Unlock()
-	return w, nil
+	if !behind {
+		return
+	}
+	if err := s.save(softSave, func() {}); err != nil {
+		s.Logger.Error("an address is given while the address state cannot be saved", "err", err)
+		wake(s.kick)
+	}
 }
 
 // redo puts work back that was not done.

@@ -55,6 +55,10 @@ type Service struct {
 	kick chan struct{} // something is to be published
 	room chan struct{} // tunnels should be looked at
 
+	// saving is held while the state file is written, so that states follow one
+	// another there. It is taken before mu.
+	saving sync.Mutex
+
 	mu       sync.Mutex
 	pool     *ipam.Pool
 	restored bool
@@ -155,13 +159,17 @@ func (s *Service) load(state State) {
 	}
 }
 
-// Run publishes and watches until ctx ends. It returns nil then.
+// Run publishes and watches until ctx ends, and saves the state. It returns nil then.
 func (s *Service) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { s.publish(ctx); return nil })
 	g.Go(func() error { s.observe(ctx); return nil })
 	g.Go(func() error { s.keepTunnels(ctx, g); return nil })
-	return g.Wait()
+	err := g.Wait()
+	if saveErr := s.save(0, func() {}); saveErr != nil {
+		s.Logger.Error("the address state cannot be saved at the end", "err", saveErr)
+	}
+	return err
 }
 
 // Restore implements attach.Addresses. Until it was called Allocate refuses.

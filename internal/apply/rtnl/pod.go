@@ -36,6 +36,18 @@ func readPod(c *conn, l link) (pod, error) {
 	return p, err
 }
 
+// generated are the IPv6 addresses of a link that had no IPv6 until now: only the
+// kernel can have made them.
+func (p pod) generated() map[netip.Addr]packet.MAC {
+	out := map[netip.Addr]packet.MAC{}
+	for k := range p.addrs {
+		if a := k.prefix.Addr(); k.index == p.link.index && a.Is6() {
+			out[a] = p.link.mac
+		}
+	}
+	return out
+}
+
 // podChange is one difference between what a pod ought to have and what it has.
 type podChange struct {
 	diff apply.Difference

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
@@ -15,6 +16,9 @@ import (
 
 // parallelPorts bounds how many ports are set up at once.
 const parallelPorts = 8
+
+// minIPv6MTU is the smallest MTU of a link with IPv6, in bytes (RFC 8200 §5).
+const minIPv6MTU = 1280
 
 // verified is a port whose pod's side was right when we last looked, and the index
 // of its host's end then.
@@ -152,7 +156,8 @@ func (s *setup) all(ctx context.Context) (err error) {
 	if err := s.correctHost(); err != nil {
 		return err
 	}
-	if err := s.settings(); err != nil {
+	// With the right MTU, which configure sets, the pod's end may have IPv6 again.
+	if err := s.settings(); err != nil && (!errors.Is(err, errNoIPv6) || inPod.mtu == s.port.MTU) {
 		return err
 	}
 	in, err := readPod(s.in, inPod)
@@ -297,13 +302,22 @@ func (s *setup) configure(in pod, unfinished bool) error {
 	if err := s.make(link, unfinished); err != nil {
 		return err
 	}
+	given := s.shadow.givenTo(s.res.host.index)
 	if fresh := in.addrs == nil; len(link) > 0 && !fresh {
-		var err error
+		narrow := in.link.mtu < minIPv6MTU
+		// The kernel makes IPv6 on a link anew when the MTU has been below that.
+		err := s.settings()
+		if err != nil {
+			return err
+		}
 		if in, err = readPod(s.in, in.link); err != nil {
 			return err
 		}
+		if narrow {
+			maps.Copy(given, in.generated())
+		}
 	}
-	return s.make(in.planRest(s.port, s.shadow.givenTo(s.res.host.index)), unfinished)
+	return s.make(in.planRest(s.port, given), unfinished)
 }
 
 func (s *setup) make(changes []podChange, unfinished bool) error {

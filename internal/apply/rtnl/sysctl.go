@@ -47,32 +47,49 @@ func writeSysctl(key, value string) error {
 }
 
 // sysctlDifferences compares settings, in the namespace that the thread is in.
-// Those of IPv6 do not exist on a kernel without it: nothing to set then.
+// Those of IPv6 do not exist on a kernel without it, nor on a link whose MTU is below
+// 1280 bytes: nothing to set then, unless a link must have IPv6 (disable_ipv6 is asked
+// for only then).
 func sysctlDifferences(want []linux.Sysctl) ([]apply.Difference, error) {
 	var out []apply.Difference
 	for _, s := range want {
 		got, err := readSysctl(s.Key)
-		if errors.Is(err, fs.ErrNotExist) && strings.HasPrefix(s.Key, "net/ipv6/") {
-			if _, err := os.Stat(procSys + "net/ipv6"); errors.Is(err, fs.ErrNotExist) {
-				continue
+		if errors.Is(err, fs.ErrNotExist) && strings.HasPrefix(s.Key, "net/ipv6/") && absent(filepath.Dir(s.Key)) {
+			if filepath.Base(s.Key) == "disable_ipv6" {
+				out = append(out, apply.Difference{Subsystem: "sysctl", Object: s.Key, Problem: missing, Want: s.Value})
 			}
+			continue
 		}
 		if err != nil {
 			return out, err
 		}
 		if got != s.Value {
-			out = append(out, apply.Difference{Subsystem: "sysctl", Object: s.Key, Problem: "differs", Want: s.Value, Got: got})
+			out = append(out, apply.Difference{Subsystem: "sysctl", Object: s.Key, Problem: differs, Want: s.Value, Got: got})
 		}
 	}
 	return out, nil
 }
 
+// absent tells that there are no settings below key.
+func absent(key string) bool {
+	_, err := os.Stat(procSys + key)
+	return errors.Is(err, fs.ErrNotExist)
+}
+
+// errNoIPv6 is why a link cannot bear IPv6 addresses.
+var errNoIPv6 = errors.New("there is no IPv6 on the link: its MTU is below 1280 bytes, or the kernel runs without IPv6 (ipv6.disable=1); raise the MTU or use Subnets without IPv6")
+
 // setSysctls writes the settings that differ, in the namespace that the thread is
-// in, and returns what it changed.
+// in, and returns what it changed. The error is errNoIPv6, after all else is set, where
+// a link that must have IPv6 has none.
 func setSysctls(want []linux.Sysctl) ([]string, error) {
 	diffs, err := sysctlDifferences(want)
 	var changes []string
 	for _, d := range diffs {
+		if d.Problem == missing {
+			err = errors.Join(err, fmt.Errorf("set sysctl %s: %w", d.Object, errNoIPv6))
+			continue
+		}
 		if e := writeSysctl(d.Object, d.Want); e != nil {
 			return changes, errors.Join(err, e)
 		}

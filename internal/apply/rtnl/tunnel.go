@@ -68,7 +68,16 @@ func (d *Driver) ensureTunnel(ctx context.Context, t *linux.Tunnel, r *Result) e
 	if v, seen := d.verified[t.Name]; seen && v.index == l.index && !corrected {
 		return nil
 	}
-	if err := d.hostSysctls(t.Sysctls(), r); err != nil {
+	err = d.hostSysctls(t.Sysctls(), r)
+	if errors.Is(err, errNoIPv6) { // It carries IPv4 all the same.
+		for _, a := range t.Addresses {
+			if a.Addr.Is6() {
+				r.fail(a.Ref, fmt.Errorf("address %s of tunnel device %s: %w", a.Addr, t.Name, err))
+			}
+		}
+		return nil // and looks again: IPv6 may come with another MTU
+	}
+	if err != nil {
 		return err
 	}
 	d.verified[t.Name] = verified{index: l.index}

@@ -36,7 +36,9 @@ type family struct {
 	loopback     netip.Prefix
 	// group holds the addresses of several hosts, and IPv4's reserved ones.
 	group netip.Prefix
-	icmp  uint8
+	// linkLocal addresses have a meaning on one link only (RFC 3927, RFC 4291 §2.5.6).
+	linkLocal netip.Prefix
+	icmp      uint8
 	// sender and answerer of a flow: the sources of its two directions.
 	sender, answerer nft.Field
 }
@@ -44,11 +46,11 @@ type family struct {
 var families = [...]family{
 	{
 		"4", nft.TypeIPv4Addr, nft.IPSaddr, nft.IPDaddr, true, netip.MustParsePrefix("127.0.0.0/8"),
-		netip.MustParsePrefix("224.0.0.0/3"), 1, nft.CTOriginalIPSaddr, nft.CTReplyIPSaddr,
+		netip.MustParsePrefix("224.0.0.0/3"), netip.MustParsePrefix("169.254.0.0/16"), 1, nft.CTOriginalIPSaddr, nft.CTReplyIPSaddr,
 	},
 	{
 		"6", nft.TypeIPv6Addr, nft.IP6Saddr, nft.IP6Daddr, false, netip.MustParsePrefix("::1/128"),
-		netip.MustParsePrefix("ff00::/8"), 58, nft.CTOriginalIP6Saddr, nft.CTReplyIP6Saddr,
+		netip.MustParsePrefix("ff00::/8"), netip.MustParsePrefix("fe80::/10"), 58, nft.CTOriginalIP6Saddr, nft.CTReplyIP6Saddr,
 	},
 }
 
@@ -433,8 +435,16 @@ func familyOf(a netip.Addr) family {
 // postrouting gives the node's address to what pods send out of their VPC, and
 // the node's own address towards the Subnet to what enters the tunnel from elsewhere:
 // a peer takes nothing from the tunnel that is not of a block of ours.
+//
+// What pods send to link-local addresses never leaves the node: a cloud's metadata
+// service would take it for the node's and hand out the node's credentials. It is
+// dropped here, where the destination is final and one packet of each flow passes.
 func (r *renderer) postrouting() {
 	var rules []nft.Rule
+	for _, f := range families {
+		rules = append(rules, drop("link-local destination beyond the node",
+			nft.Is(f.daddr, nft.Prefix(f.linkLocal)), in(f.saddr, "subnets-"+f.suffix)))
+	}
 	device := nft.IfName(claims.VXLANDevice)
 	for _, n := range r.node.Subnets {
 		for _, p := range n.CIDRs {

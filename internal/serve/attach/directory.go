@@ -142,6 +142,15 @@ type torn struct {
 	err   error
 }
 
+// advice tells a person which pod it is, as far as the name says, and what to do.
+func (t torn) advice(folder string) string {
+	if len(t.lease.Addresses) == 0 {
+		return fmt.Sprintf("the record cannot be used and was set aside in %s; its name does not tell the pod. A pod of this node without network must be deleted, so that it is made anew; remove the file then: %v", folder, oneLine(t.err))
+	}
+	return fmt.Sprintf("the record of the pod with %s (Subnet %s, link %s) cannot be used and was set aside in %s: the pod has no network. Delete the pod, so that it is made anew (kubectl get pods -A -o wide | grep -w %s); its addresses stay blocked until then: %v",
+		join(t.lease.Addresses), t.lease.Subnet, t.link, folder, t.lease.Addresses[0], oneLine(t.err))
+}
+
 // contents of the folder, sorted by file name.
 type contents struct {
 	live []*record

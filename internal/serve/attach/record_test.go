@@ -98,7 +98,7 @@ func TestTornRecord(t *testing.T) {
 				t.Fatal(err)
 			}
 			n.reborn(o)
-			if p := n.Problems(); len(p) != 1 || p[0].Reason != "RecordUnreadable" {
+			if p := n.Problems(); len(p) != 1 || p[0].Reason != "RecordUnreadable" || !strings.Contains(p[0].Message, "the pod with "+torn[0].String()) || !strings.Contains(p[0].Message, "Delete the pod") {
 				t.Errorf("problems: %v", p)
 			}
 			other := n.mustAdd(requestFor(1))

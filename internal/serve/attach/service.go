@@ -291,7 +291,7 @@ func (s *Service) Problems() []world.Problem {
 		list = append(list, world.Problem{Kind: world.KindAttachment, Key: world.Key{Name: name}, Reason: reason, Message: message})
 	}
 	for name, t := range s.torn {
-		add(name, "RecordUnreadable", "the record was set aside in "+s.dir.path+", its addresses stay blocked until a DEL for its container: "+oneLine(t.err).Error())
+		add(name, "RecordUnreadable", t.advice(s.dir.path))
 	}
 	for id, why := range s.kept {
 		add(id, "NotCollected", why)

@@ -8,18 +8,31 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
 
+// lookEvery is how often Accept looks whether the socket is still at its path.
+const lookEvery = 2 * time.Second
+
 // Listener accepts connections from root only, at a path that nobody else holds.
-// Close stops listening; Remove takes the socket away too.
+// If the socket vanishes from its path, Accept makes it anew. Close stops listening;
+// Remove takes the socket away too.
 type Listener struct {
-	*net.UnixListener
-	path string
-	what string   // "CNI", for people
-	lock *os.File // locked while the socket is ours
-	log  *slog.Logger
+	path  string
+	what  string // "CNI", for people
+	log   *slog.Logger
+	every time.Duration // lookEvery outside of tests
+
+	mu     sync.Mutex
+	socket *net.UnixListener
+	self   fs.FileInfo // the socket as it was placed
+	lock   *os.File    // locked while the socket is ours
+	closed bool
+	looked time.Time // when the path was last looked at
+	lost   string    // why the socket that is gone could not be made anew
 }
 
 // Listen makes the socket; what names it to people. It appears at its path by a
@@ -27,19 +40,60 @@ type Listener struct {
 // agent left is replaced. Whether an agent lives is told by a lock that the kernel
 // drops with its holder.
 func Listen(path, what string, log *slog.Logger) (*Listener, error) {
-	dir := filepath.Dir(path)
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return nil, fmt.Errorf("make the folder of the %s socket: %w", what, err)
+	l := &Listener{path: path, what: what, log: log, every: lookEvery, looked: time.Now()}
+	if err := l.place(); err != nil {
+		return nil, errors.Join(err, l.unlock())
 	}
-	lock, err := takeLock(path+".lock", what)
+	return l, nil
+}
+
+// place takes the lock and makes the socket, as far as those at their paths are not ours.
+func (l *Listener) place() error {
+	if err := os.MkdirAll(filepath.Dir(l.path), 0o755); err != nil {
+		return fmt.Errorf("make the folder of the %s socket: %w", l.what, err)
+	}
+	if !l.locked() {
+		lock, err := takeLock(l.path+".lock", l.what)
+		if err != nil {
+			return err
+		}
+		_ = l.unlock() // of a file that nobody finds any more
+		l.lock = lock
+	}
+	if l.bound() {
+		return nil
+	}
+	socket, self, err := bind(l.path, l.what)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	l, err := bind(path, what)
+	if l.socket != nil {
+		_ = l.socket.Close() // nobody can reach it any more
+	}
+	l.socket, l.self = socket, self
+	return nil
+}
+
+// locked reports whether the lock at the path is the one that is held.
+func (l *Listener) locked() bool {
+	if l.lock == nil {
+		return false
+	}
+	held, err := l.lock.Stat()
 	if err != nil {
-		return nil, errors.Join(err, lock.Close())
+		return false
 	}
-	return &Listener{UnixListener: l, path: path, what: what, lock: lock, log: log}, nil
+	there, err := os.Lstat(l.path + ".lock")
+	return err == nil && os.SameFile(held, there)
+}
+
+func (l *Listener) unlock() error {
+	if l.lock == nil {
+		return nil
+	}
+	err := l.lock.Close()
+	l.lock = nil
+	return err
 }
 
 func takeLock(path, what string) (*os.File, error) {
@@ -59,26 +113,30 @@ func takeLock(path, what string) (*os.File, error) {
 	return lock, nil
 }
 
-func bind(path, what string) (*net.UnixListener, error) {
+func bind(path, what string) (*net.UnixListener, fs.FileInfo, error) {
 	if err := checkStale(path, what); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	fresh := path + ".new"
 	if err := os.Remove(fresh); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("remove what a dead agent left: %w", err)
+		return nil, nil, fmt.Errorf("remove what a dead agent left: %w", err)
 	}
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: fresh, Net: "unix"})
 	if err != nil {
-		return nil, fmt.Errorf("listen on the %s socket: %w", what, err)
+		return nil, nil, fmt.Errorf("listen on the %s socket: %w", what, err)
 	}
 	l.SetUnlinkOnClose(false) // Remove does it, by the name that the socket gets now
+	var self fs.FileInfo
 	if err = os.Chmod(fresh, 0o600); err == nil {
+		self, err = os.Lstat(fresh)
+	}
+	if err == nil {
 		err = os.Rename(fresh, path)
 	}
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("place the %s socket: %w", what, err), l.Close(), os.Remove(fresh))
+		return nil, nil, errors.Join(fmt.Errorf("place the %s socket: %w", what, err), l.Close(), os.Remove(fresh))
 	}
-	return l, nil
+	return l, self, nil
 }
 
 // checkStale refuses to take the place of anything but a socket that nobody serves.
@@ -106,7 +164,14 @@ func checkStale(path, what string) error {
 // Accept returns the next connection of root; others are closed.
 func (l *Listener) Accept() (net.Conn, error) {
 	for {
-		conn, err := l.AcceptUnix()
+		socket, err := l.current()
+		if err != nil {
+			return nil, err
+		}
+		conn, err := socket.AcceptUnix()
+		if errors.Is(err, os.ErrDeadlineExceeded) {
+			continue
+		}
 		if err != nil {
 			return nil, err
 		}
@@ -122,6 +187,57 @@ func (l *Listener) Accept() (net.Conn, error) {
 		_ = conn.Close()
 	}
 }
+
+// current is what listens, until it is time to look at the path again. A socket that
+// somebody took away, with its folder perhaps, is made anew: nobody could reach the
+// agent otherwise until it is started again.
+func (l *Listener) current() (*net.UnixListener, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed {
+		return nil, net.ErrClosed
+	}
+	if now := time.Now(); now.Sub(l.looked) >= l.every {
+		l.looked = now
+		if !l.bound() || !l.locked() {
+			l.replace()
+		}
+	}
+	if err := l.socket.SetDeadline(l.looked.Add(l.every)); err != nil {
+		return nil, fmt.Errorf("accept on the %s socket: %w", l.what, err)
+	}
+	return l.socket, nil
+}
+
+// bound reports whether the socket at the path is ours.
+func (l *Listener) bound() bool {
+	there, err := os.Lstat(l.path)
+	return err == nil && l.self != nil && os.SameFile(l.self, there)
+}
+
+// replace makes the socket anew, and logs what comes of it, each cause once.
+func (l *Listener) replace() {
+	err := l.place()
+	switch {
+	case err == nil:
+		l.lost = ""
+		l.log.Warn("somebody took the socket or its lock away: it is made anew", "socket", l.what, "path", l.path)
+	case err.Error() != l.lost:
+		l.lost = err.Error()
+		l.log.Error("somebody took the socket or its lock away, and it cannot be made anew yet: trying again", "socket", l.what, "path", l.path, "err", err)
+	}
+}
+
+// Close stops listening.
+func (l *Listener) Close() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.closed = true
+	return l.socket.Close()
+}
+
+// Addr implements net.Listener.
+func (l *Listener) Addr() net.Addr { return &net.UnixAddr{Name: l.path, Net: "unix"} }
 
 // allowed accepts root, and whoever runs this very process: without root the agent
 // is a test.
@@ -141,12 +257,15 @@ func credentials(conn *net.UnixConn) (*unix.Ucred, error) {
 	return peer, errors.Join(controlled, err)
 }
 
-// Remove takes the socket away and lets the next agent have its place. The lock's
-// file stays: removing it would let two agents lock two files of one name.
+// Remove takes the socket away, unless another has its place, and lets the next agent
+// have it. The lock's file stays: removing it would let two agents lock two files of
+// one name.
 func (l *Listener) Remove() error {
-	err := os.Remove(l.path)
-	if errors.Is(err, fs.ErrNotExist) {
-		err = nil
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var err error
+	if l.bound() {
+		err = os.Remove(l.path)
 	}
-	return errors.Join(err, l.lock.Close())
+	return errors.Join(err, l.unlock())
 }

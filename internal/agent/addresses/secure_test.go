@@ -1,0 +1,104 @@
+package addresses_test
+
+import (
+	"log/slog"
+	"net/netip"
+	"slices"
+	"testing"
+	"testing/synctest"
+
+	"github.com/fairlead-sdn/fairlead/api/v1alpha1"
+	"github.com/fairlead-sdn/fairlead/internal/agent/addresses"
+	"github.com/fairlead-sdn/fairlead/internal/datastore/memory"
+	"github.com/fairlead-sdn/fairlead/internal/serve/attach"
+	"github.com/fairlead-sdn/fairlead/internal/world"
+)
+
+// saved reports whether the state file knows a block around an address.
+func (d *disk) saved(a netip.Addr) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return slices.ContainsFunc(d.state.Blocks, func(b addresses.BlockState) bool { return b.CIDR.Contains(a) })
+}
+
+// The machine may lose its power, and the datastore with it, the moment a pod has
+// its address.
+func TestClaimedBlockIsSavedFirst(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, "a")
+		c.subnet("s", v1alpha1.TransportOverlay, "10.128.0.0/14", "fd00:1::/64")
+		c.start("a")
+		a := c.nodes["a"]
+		got := a.mustAdd("p", "s")
+		for _, addr := range got {
+			if !a.disk.saved(addr) {
+				t.Errorf("the block of %s is not in the state file", addr)
+			}
+		}
+		snap, _ := a.world.Snapshot()
+		checkpoint := *snap
+		checkpoint.Synced, checkpoint.Blocks = nil, (&world.Snapshot{}).Blocks
+		a.kill()
+		a.link.set(true)
+		a.boot(&checkpoint)
+		c.settle()
+		a.mustAdd("q", "s")
+		if p := a.svc.Problems(); len(p) > 0 {
+			t.Errorf("after a reboot without the datastore: %v", p)
+		}
+	})
+}
+
+// What is freed in the last second is in the state file after an end in good order.
+func TestEndSaves(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, "a")
+		c.subnet("s", v1alpha1.TransportOverlay, "10.128.0.0/14")
+		c.start("a")
+		a := c.nodes["a"]
+		got := a.mustAdd("p", "s")
+		c.settle()
+		a.del("p")
+		a.end()
+		a.disk.mu.Lock()
+		defer a.disk.mu.Unlock()
+		for _, b := range a.disk.state.Blocks {
+			if slices.ContainsFunc(b.Freed, func(f addresses.FreedState) bool { return f.Addr == got[0] }) {
+				return
+			}
+		}
+		t.Errorf("the state file does not say that %s was freed", got[0])
+	})
+}
+
+// Who asks may know a Subnet before the service has looked: an ADD right after a start.
+func TestSubnetKnownToTheCallerFirst(t *testing.T) {
+	store := memory.New(memory.Config{})
+	defer store.Close()
+	w := world.NewStore(nil)
+	svc, err := addresses.New(addresses.Config{
+		Node: "a", Store: store, World: w, Records: &disk{}, Logger: slog.New(slog.DiscardHandler),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := svc.Restore(t.Context(), attach.Held{}); err != nil {
+		t.Fatal(err)
+	}
+	put := func(cidrs ...string) {
+		s := &world.Subnet{Name: "default", VPC: "default", BlockBits4: 30}
+		for _, c := range cidrs {
+			s.CIDRs = append(s.CIDRs, netip.MustParsePrefix(c))
+		}
+		w.Apply(world.Change{Kind: world.KindSubnet, Key: world.Key{Name: s.Name}, Object: s})
+	}
+	put("10.0.0.0/30")
+	if _, err := svc.Allocate(t.Context(), attach.AddressRequest{Subnet: "default", Owner: owner("p")}); err != nil {
+		t.Fatalf("a Subnet that the service has not seen: %v", err)
+	}
+	put("10.0.0.0/30", "10.0.1.0/30")
+	want := netip.MustParseAddr("10.0.1.2")
+	if _, err := svc.Allocate(t.Context(), attach.AddressRequest{Subnet: "default", Owner: owner("q"), Want: []netip.Addr{want}}); err != nil {
+		t.Fatalf("a CIDR that the service has not seen: %v", err)
+	}
+}
