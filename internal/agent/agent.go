@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 
@@ -78,8 +79,8 @@ type Agent struct {
 
 	// compiled is the cache of the compiler, used from the loop's goroutine only.
 	compiled *decide.State
-	// applied is the intent of the previous pass, for the journal; likewise.
-	applied intent.Node
+	// applied is what the previous pass did, for the journal; likewise.
+	applied reconcile.Outcome
 	// passed is closed after the first pass.
 	passed   chan struct{}
 	passOnce sync.Once
@@ -118,7 +119,8 @@ func New(c Config) (*Agent, error) {
 		return nil, err
 	}
 	a.announcer = &announcer{
-		node: c.Node, store: c.Store, facts: a.facts, seen: a.ownNodeNetwork, written: a.addresses.LoansWritten, kick: make(chan struct{}, 1),
+		node: c.Node, store: c.Store, facts: a.facts, seen: a.ownNodeNetwork, written: a.addresses.LoansWritten,
+		kick: make(chan struct{}, 1), nudge: make(chan struct{}, 1),
 		failed: func(err error) { a.report("nodenetwork", health.Degraded, err) },
 	}
 	a.registerValues()
@@ -213,10 +215,11 @@ func (a *Agent) observe(o reconcile.Outcome) {
 		Time: time.Now(), Revision: o.Snapshot.Revision, Position: o.Snapshot.Position,
 		Changes: o.Report.Changes, Foreign: a.foreign.take(), Duration: o.Report.Duration,
 	}
-	for _, c := range intent.Diff(a.applied, o.Intent) {
-		e.Objects = append(e.Objects, c.String())
+	if !o.Unchanged {
+		for _, c := range intent.Diff(a.applied.Intent, o.Intent) {
+			e.Objects = append(e.Objects, c.String())
+		}
 	}
-	a.applied = o.Intent
 	for _, f := range o.Report.Failed {
 		e.Failed = append(e.Failed, f.Error())
 	}
@@ -224,7 +227,17 @@ func (a *Agent) observe(o reconcile.Outcome) {
 		a.record(e)
 	}
 	a.passOnce.Do(func() { close(a.passed) })
-	a.announcer.poke()
+	if sameNews(a.applied, o) {
+		a.announcer.pokeLater()
+	} else {
+		a.announcer.poke()
+	}
+	a.applied = o
+}
+
+// sameNews reports whether the NodeNetwork has the same to say of both passes.
+func sameNews(a, b reconcile.Outcome) bool {
+	return a.Intent.MTU == b.Intent.MTU && slices.Equal(a.Problems, b.Problems) && len(a.Report.Failed)+len(b.Report.Failed) == 0
 }
 
 // announce waits for the first pass: before it, the node cannot say how it is.

@@ -27,7 +27,10 @@ const (
 	maxProblems = 50
 	// announceGather is how long a change waits for others before it is written.
 	announceGather = 20 * time.Millisecond
-	announceRetry  = 2 * time.Second
+	// announcePatience is how long a pass that changed nothing of what the loop knows of
+	// itself waits for more of them: every pod that comes or goes makes a few.
+	announcePatience = 500 * time.Millisecond
+	announceRetry    = 2 * time.Second
 	// announceTrust is how long the datastore is believed to hold what was written to
 	// it, when it does not tell otherwise.
 	announceTrust = time.Minute
@@ -98,8 +101,8 @@ type announcer struct {
 	written func(version uint64)
 	// failed is told why the last attempt failed, nil when it did not.
 	failed func(error)
-	// kick wakes the announcer.
-	kick chan struct{}
+	// kick wakes the announcer at once, nudge within announcePatience.
+	kick, nudge chan struct{}
 	// last is what is known to be in the datastore; run's goroutine alone uses it.
 	last announced
 }
@@ -132,13 +135,31 @@ func (a *announcer) run(ctx context.Context) error {
 			wait(ctx, announceRetry/2+rand.N(announceRetry/2))
 			continue
 		}
-		select {
-		case <-a.kick:
-		case <-ctx.Done():
+		if !a.await(ctx) {
 			return nil
 		}
 		wait(ctx, announceGather)
 	}
+}
+
+// await returns when there may be something to announce, and reports false if ctx ended.
+func (a *announcer) await(ctx context.Context) bool {
+	select {
+	case <-a.kick:
+		return true
+	case <-a.nudge:
+	case <-ctx.Done():
+		return false
+	}
+	patience := time.NewTimer(announcePatience)
+	defer patience.Stop()
+	select {
+	case <-a.kick:
+	case <-patience.C:
+	case <-ctx.Done():
+		return false
+	}
+	return true
 }
 
 func wait(ctx context.Context, d time.Duration) {
@@ -150,9 +171,18 @@ func wait(ctx context.Context, d time.Duration) {
 	}
 }
 
+// poke says that something has changed.
 func (a *announcer) poke() {
 	select {
 	case a.kick <- struct{}{}:
+	default:
+	}
+}
+
+// pokeLater says that something may have changed.
+func (a *announcer) pokeLater() {
+	select {
+	case a.nudge <- struct{}{}:
 	default:
 	}
 }

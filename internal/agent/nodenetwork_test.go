@@ -194,15 +194,16 @@ type announcing struct {
 	world   *world.NodeNetwork
 	version uint64
 	errs    []error
+	looks   int
 }
 
 func announce(t *testing.T) *announcing {
 	store := memory.New(memory.Config{})
 	a := &announcing{t: t, store: &counted{Store: store}, now: someFacts}
 	a.announcer = &announcer{
-		node: "n1", store: a.store, kick: make(chan struct{}, 1),
+		node: "n1", store: a.store, kick: make(chan struct{}, 1), nudge: make(chan struct{}, 1),
 		facts:   func() facts { a.mu.Lock(); defer a.mu.Unlock(); return a.now },
-		seen:    func() *world.NodeNetwork { a.mu.Lock(); defer a.mu.Unlock(); return a.world },
+		seen:    func() *world.NodeNetwork { a.mu.Lock(); defer a.mu.Unlock(); a.looks++; return a.world },
 		written: func(v uint64) { a.mu.Lock(); defer a.mu.Unlock(); a.version = v },
 		failed:  func(err error) { a.mu.Lock(); defer a.mu.Unlock(); a.errs = append(a.errs, err) },
 	}
@@ -298,6 +299,40 @@ func TestNoHeartbeat(t *testing.T) {
 				t.Fatalf("a quiet node writes %q", got)
 			}
 			time.Sleep(time.Minute)
+		}
+	})
+}
+
+// Passes that changed nothing of the node's own are looked at together, and do not keep
+// what is known to have changed waiting.
+func TestPassesAreAnnouncedTogether(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := announce(t)
+		looks := func() int {
+			synctest.Wait()
+			a.mu.Lock()
+			defer a.mu.Unlock()
+			return a.looks
+		}
+		before := looks()
+		for range 9 {
+			a.pokeLater()
+			time.Sleep(announcePatience / 10)
+		}
+		if n := looks() - before; n != 0 {
+			t.Errorf("looked %d times within the patience, want none", n)
+		}
+		time.Sleep(announcePatience / 5)
+		if n := looks() - before; n != 1 {
+			t.Errorf("looked %d times after it, want once", n)
+		}
+		time.Sleep(2 * announcePatience)
+		before = looks()
+		a.pokeLater()
+		a.poke()
+		time.Sleep(announceGather)
+		if looks() == before {
+			t.Error("a change waited for passes")
 		}
 	})
 }

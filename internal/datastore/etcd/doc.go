@@ -4,7 +4,8 @@
 // Objects are JSON at PREFIX/PLURAL/NAME, or PREFIX/PLURAL/NAMESPACE/NAME. An
 // object's resourceVersion is the revision of the key's last change, a list's the
 // revision of the read. Every write is one transaction that compares the key's
-// revision, so that no write is lost and none half done.
+// revision, so that no write is lost and none half done. An object that the Store itself
+// wrote last is not read for the next update: the same comparison tells if that was wrong.
 //
 // What it promises beyond the contract of package datastore:
 //   - every call ends within Config.RequestTimeout. A write that ends with

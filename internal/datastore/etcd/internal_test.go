@@ -3,11 +3,15 @@ package etcd
 import (
 	"context"
 	"errors"
+	"strconv"
 	"strings"
 	"testing"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/fairlead-sdn/fairlead/api/v1alpha1"
 )
 
 func TestFixedVersion(t *testing.T) {
@@ -95,5 +99,29 @@ func TestEndpointWithPasswordIsRefused(t *testing.T) {
 		if err == nil || strings.Contains(err.Error(), "canary") {
 			t.Errorf("%v: want a refusal that does not repeat the endpoint", err)
 		}
+	}
+}
+
+func TestWritten(t *testing.T) {
+	var w written
+	o := &v1alpha1.NetNamespace{ObjectMeta: metav1.ObjectMeta{Name: "a", ResourceVersion: "7"}, Spec: v1alpha1.NetNamespaceSpec{VNI: 5}}
+	w.keep("a", o)
+	o.Spec.VNI = 6
+	got, ok := w.take("a", "7").(*v1alpha1.NetNamespace)
+	if !ok || got.Spec.VNI != 5 {
+		t.Errorf("took %+v, want the object as it was written", got)
+	}
+	if again := w.take("a", "7"); again != nil {
+		t.Errorf("took %+v twice", again)
+	}
+	w.keep("a", o)
+	if old := w.take("a", "6"); old != nil {
+		t.Errorf("took %+v as another version", old)
+	}
+	for i := range 3 * maxWritten {
+		w.keep(strconv.Itoa(i), o)
+	}
+	if len(w.objects) != maxWritten || w.take(strconv.Itoa(3*maxWritten-1), "7") == nil {
+		t.Errorf("%d objects are kept, want %d with the newest", len(w.objects), maxWritten)
 	}
 }

@@ -31,6 +31,7 @@ type Store struct {
 	// progress is set once every server is known to answer progress requests
 	// truthfully.
 	progress atomic.Bool
+	written  written
 	// mu orders Watch against Close.
 	mu     sync.Mutex
 	closed bool
@@ -277,13 +278,24 @@ func (s *Store) UpdateStatus(ctx context.Context, o datastore.Object) (datastore
 	return s.update(ctx, o, s.config.Admission.UpdateStatus)
 }
 
-func (s *Store) update(ctx context.Context, o datastore.Object, admit func(o, old datastore.Object) (datastore.Object, bool, error)) (datastore.Object, error) {
-	kind, err := datastore.KindOf(o)
+type admit func(o, old datastore.Object) (out datastore.Object, changed bool, err error)
+
+func (s *Store) update(ctx context.Context, o datastore.Object, admit admit) (datastore.Object, error) {
+	r, err := datastore.LookupObject(o)
 	if err != nil {
 		return nil, err
 	}
 	key := datastore.KeyOf(o)
-	old, err := s.Get(ctx, kind, key)
+	path := s.path(r, key)
+	// What is refused, or changes nothing, may be so because what we remember is old.
+	if old := s.written.take(path, o.GetResourceVersion()); old != nil {
+		if admitted, changed, err := admit(o, old); err == nil && changed {
+			if stored, ok, err := s.replace(ctx, path, admitted, old); err != nil || ok {
+				return stored, err
+			}
+		}
+	}
+	old, err := s.Get(ctx, r.Kind, key)
 	if err != nil {
 		return nil, err
 	}
@@ -294,19 +306,24 @@ func (s *Store) update(ctx context.Context, o datastore.Object, admit func(o, ol
 	if !changed {
 		return old, nil
 	}
-	revision, err := strconv.ParseInt(old.GetResourceVersion(), 10, 64)
-	if err != nil {
-		return nil, apierrors.NewInternalError(err)
-	}
-	stored, ok, err := s.put(ctx, "update", admitted, revision)
+	stored, ok, err := s.replace(ctx, path, admitted, old)
 	if err != nil || ok {
 		return stored, err
 	}
-	r, err := datastore.Lookup(kind)
-	if err != nil {
-		return nil, err
-	}
 	return nil, apierrors.NewConflict(r.GroupResource(), key.Name, errors.New("it was changed or deleted at the same moment: read it again and repeat the change"))
+}
+
+// replace writes an object if the old one is still there; ok is false if it is not.
+func (s *Store) replace(ctx context.Context, path string, o, old datastore.Object) (stored datastore.Object, ok bool, err error) {
+	revision, err := strconv.ParseInt(old.GetResourceVersion(), 10, 64)
+	if err != nil {
+		return nil, false, apierrors.NewInternalError(err)
+	}
+	stored, ok, err = s.put(ctx, "update", o, revision)
+	if err == nil && ok {
+		s.written.keep(path, stored)
+	}
+	return stored, ok, err
 }
 
 // Delete implements datastore.Store. An object that cannot be read can be
