@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"net/netip"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -185,7 +184,7 @@ func pod(p *world.Pod) *corev1.Pod {
 		o.Status.PodIPs = append(o.Status.PodIPs, corev1.PodIP{IP: a.String()})
 	}
 	if len(p.Addresses) > 0 {
-		o.Status.PodIP = netip.Addr(p.Addresses[0]).String()
+		o.Status.PodIP = p.Addresses[0].String()
 	}
 	return o
 }

@@ -73,7 +73,7 @@ func (w *watch) receive(ctx context.Context) error {
 	outage := w.store.health.current()
 	// A stream of its own: progress is asked and answered per stream.
 	watcher := clientv3.NewWatcher(w.store.client)
-	defer watcher.Close() //nolint:errcheck // there is nothing to be done about it
+	defer watcher.Close() // there is nothing to be done about it
 	responses := watcher.Watch(ctx, w.store.kindPrefix(w.resource),
 		clientv3.WithPrefix(), clientv3.WithRev(w.position+1), clientv3.WithPrevKV(),
 		clientv3.WithProgressNotify(), clientv3.WithCreatedNotify(), clientv3.WithFragment())

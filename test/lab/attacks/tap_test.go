@@ -107,8 +107,10 @@ func (p place) listenLocal(t testing.TB) []*tap {
 	t.Helper()
 	var out []*tap
 	for _, s := range []struct{ family, proto int }{
-		{unix.AF_INET, unix.IPPROTO_UDP}, {unix.AF_INET, unix.IPPROTO_ICMP},
-		{unix.AF_INET6, unix.IPPROTO_UDP}, {unix.AF_INET6, unix.IPPROTO_ICMPV6},
+		{unix.AF_INET, unix.IPPROTO_UDP},
+		{unix.AF_INET, unix.IPPROTO_ICMP},
+		{unix.AF_INET6, unix.IPPROTO_UDP},
+		{unix.AF_INET6, unix.IPPROTO_ICMPV6},
 	} {
 		tap := p.tap(t, func() (int, error) {
 			return unix.Socket(s.family, unix.SOCK_RAW|unix.SOCK_CLOEXEC, s.proto)

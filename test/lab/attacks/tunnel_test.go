@@ -97,7 +97,7 @@ func TestScenarioS4Tunnel(t *testing.T) {
 	labtest.Eventually(t, labtest.Patience, func() error {
 		v, err := labtest.TryGet[*v1alpha1.VPC](a.Lab, datastore.KindVPC, "attack-island")
 		if err != nil || v.Status.VNI == 0 {
-			return fmt.Errorf("the VPC has no VNI yet: %v", err)
+			return fmt.Errorf("the VPC has no VNI yet: %w", err)
 		}
 		island = packet.VNI(v.Status.VNI)
 		return nil

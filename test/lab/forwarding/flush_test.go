@@ -151,7 +151,7 @@ func bornInTheGap(t *testing.T, flush string) {
 		}
 		line, err := born.in.ReadString('\n')
 		if err != nil || !born.right(line) {
-			return fmt.Errorf("a masqueraded flow that began in the gap: %q, %v", line, err)
+			return fmt.Errorf("a masqueraded flow that began in the gap: %q, %w", line, err)
 		}
 		return nil
 	})

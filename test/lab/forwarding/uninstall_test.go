@@ -102,8 +102,14 @@ func TestScenarioF8LabDown(t *testing.T) {
 		t.Helper()
 		var out []string
 		for _, command := range [][]string{
-			{"ip", "-d", "-o", "link"}, {"ip", "-o", "addr"}, {"ip", "route", "show", "table", "all"}, {"ip", "-6", "route", "show", "table", "all"},
-			{"ip", "rule"}, {"ip", "-6", "rule"}, {"nft", "list", "ruleset"}, {"ip", "netns"},
+			{"ip", "-d", "-o", "link"},
+			{"ip", "-o", "addr"},
+			{"ip", "route", "show", "table", "all"},
+			{"ip", "-6", "route", "show", "table", "all"},
+			{"ip", "rule"},
+			{"ip", "-6", "rule"},
+			{"nft", "list", "ruleset"},
+			{"ip", "netns"},
 		} {
 			out = append(out, strings.Split(run(t, command...), "\n")...)
 		}
