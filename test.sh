@@ -39,6 +39,7 @@ if [ "$mode" = short ]; then
 	run "packages, race detector" . -race -p 2 -timeout "${budget}s" $others
 	run "labs" . -p 1 -timeout "${budget}s" "${labs[@]}"
 	run "CRDs" test/crd -timeout 300s ./...
+	run "policy cases" test/cyclonus -timeout 300s ./...
 	exit $failed
 fi
 

@@ -46,6 +46,9 @@ func (s AddressSet) Compare(o AddressSet) int {
 	return cmp.Or(cmp.Compare(s.VPC, o.VPC), cmp.Compare(s.Name, o.Name))
 }
 
+// Compare orders RuleLists by ID.
+func (l RuleList) Compare(o RuleList) int { return cmp.Compare(l.ID, o.ID) }
+
 // Ref names the VPC.
 func (v VPC) Ref() Ref { return Ref{Kind: "VPC", Name: v.Name} }
 
@@ -71,6 +74,9 @@ func (n NAT) Ref() Ref { return Ref{Kind: "NAT", Name: n.VPC + " " + n.Name} }
 
 // Ref names the AddressSet, "VPC NAME".
 func (s AddressSet) Ref() Ref { return Ref{Kind: "AddressSet", Name: s.VPC + " " + s.Name} }
+
+// Ref names the RuleList by its ID.
+func (l RuleList) Ref() Ref { return Ref{Kind: "RuleList", Name: l.ID} }
 
 // Equal reports whether two next hops are the same.
 func (h NextHop) Equal(o NextHop) bool {
@@ -104,7 +110,8 @@ func (t TunnelAddress) Equal(o TunnelAddress) bool { return t == o }
 // Equal reports whether two say the same.
 func (p Port) Equal(o Port) bool {
 	return slices.Equal(p.Addresses, o.Addresses) && p.ID == o.ID && p.VPC == o.VPC && p.VNI == o.VNI && p.Pod == o.Pod &&
-		p.Netns == o.Netns && p.Interface == o.Interface && p.HostInterface == o.HostInterface && p.MAC == o.MAC
+		p.Netns == o.Netns && p.Interface == o.Interface && p.HostInterface == o.HostInterface && p.MAC == o.MAC &&
+		p.Ingress == o.Ingress && p.Egress == o.Egress
 }
 
 // Equal reports whether two say the same.
@@ -114,7 +121,18 @@ func (n NAT) Equal(o NAT) bool {
 
 // Equal reports whether two say the same.
 func (s AddressSet) Equal(o AddressSet) bool {
-	return s.VPC == o.VPC && s.Name == o.Name && slices.Equal(s.Prefixes, o.Prefixes)
+	return s.VPC == o.VPC && s.Name == o.Name && same(s.Prefixes, o.Prefixes, func(a, b netip.Prefix) bool { return a == b })
+}
+
+// Equal reports whether two say the same.
+func (l RuleList) Equal(o RuleList) bool {
+	return l.ID == o.ID && l.VPC == o.VPC && l.Direction == o.Direction && same(l.Rules, o.Rules, Rule.Equal)
+}
+
+// Equal reports whether two say the same.
+func (r Rule) Equal(o Rule) bool {
+	return r.Tier == o.Tier && r.Action == o.Action && r.Origin == o.Origin && r.Match.Protocol == o.Match.Protocol &&
+		slices.Equal(r.Match.Sets, o.Match.Sets) && slices.Equal(r.Match.Ports, o.Match.Ports)
 }
 
 // Equal reports whether two intents say the same; nil and empty lists do.
@@ -123,7 +141,8 @@ func (n Node) Equal(o Node) bool {
 		same(n.VPCs, o.VPCs, VPC.Equal) && same(n.Subnets, o.Subnets, Subnet.Equal) &&
 		same(n.Peers, o.Peers, Peer.Equal) && same(n.Routes, o.Routes, Route.Equal) &&
 		same(n.Tunnels, o.Tunnels, TunnelAddress.Equal) && same(n.Ports, o.Ports, Port.Equal) &&
-		same(n.NATs, o.NATs, NAT.Equal) && same(n.AddressSets, o.AddressSets, AddressSet.Equal)
+		same(n.NATs, o.NATs, NAT.Equal) && same(n.AddressSets, o.AddressSets, AddressSet.Equal) &&
+		same(n.RuleLists, o.RuleLists, RuleList.Equal)
 }
 
 // same compares two lists; lists that share their memory are the same, which is
@@ -161,7 +180,8 @@ func Diff(old, new Node) []Change {
 	d = diffList(d, old.Tunnels, new.Tunnels, TunnelAddress.Equal)
 	d = diffList(d, old.Ports, new.Ports, Port.Equal)
 	d = diffList(d, old.NATs, new.NATs, NAT.Equal)
-	return diffList(d, old.AddressSets, new.AddressSets, AddressSet.Equal)
+	d = diffList(d, old.AddressSets, new.AddressSets, AddressSet.Equal)
+	return diffList(d, old.RuleLists, new.RuleLists, RuleList.Equal)
 }
 
 func diffNode(old, new Node) []Change {

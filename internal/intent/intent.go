@@ -25,6 +25,7 @@ type Node struct {
 	Ports       []Port          // sorted by ID
 	NATs        []NAT           // sorted by VPC, name
 	AddressSets []AddressSet    // sorted by VPC, name
+	RuleLists   []RuleList      // sorted by ID
 }
 
 // VPC is a routing domain that this node takes part in.
@@ -127,6 +128,10 @@ type Port struct {
 	MAC           packet.MAC
 	// Addresses are at most one a family, IPv4 first.
 	Addresses []netip.Addr
+	// Ingress and Egress are the IDs of the RuleLists that are asked about what the
+	// pod receives and sends. Empty: every flow is allowed.
+	Ingress string
+	Egress  string
 }
 
 // NAT masquerades packets that pods send with the node's own address: those

@@ -21,6 +21,7 @@ func (n Node) String() string {
 	writeAll(&b, n.Ports)
 	writeAll(&b, n.NATs)
 	writeAll(&b, n.AddressSets)
+	writeAll(&b, n.RuleLists)
 	return b.String()
 }
 
@@ -109,7 +110,13 @@ func (p Port) String() string {
 	if p.Pod != "" {
 		pod = "pod " + p.Pod
 	}
-	return fmt.Sprintf("%s, VPC %s, VNI %d, %s, MAC %s, %s in %s, host %s", pod, p.VPC, p.VNI, list(p.Addresses), p.MAC, p.Interface, p.Netns, p.HostInterface)
+	s := fmt.Sprintf("%s, VPC %s, VNI %d, %s, MAC %s, %s in %s, host %s", pod, p.VPC, p.VNI, list(p.Addresses), p.MAC, p.Interface, p.Netns, p.HostInterface)
+	for _, id := range []string{p.Ingress, p.Egress} {
+		if id != "" {
+			s += ", " + id
+		}
+	}
+	return s
 }
 
 // String says for people what it is.
@@ -118,7 +125,81 @@ func (n NAT) String() string { return fmt.Sprintf("from %s, not to %s", list(n.S
 // String says for people what it is.
 func (s AddressSet) String() string { return list(s.Prefixes) }
 
-func list[T netip.Addr | netip.Prefix | NextHop](items []T) string {
+// String is "ingress" or "egress".
+func (d Direction) String() string { return word(d, "ingress", "egress") }
+
+// String is the word of the API.
+func (a Action) String() string { return word(a, "Accept", "Deny", "Pass") }
+
+// String is the word of the API.
+func (t Tier) String() string { return word(t, "Admin", "NetworkPolicy", "Baseline") }
+
+// word names a number that counts from one.
+func word[T ~uint8](n T, words ...string) string {
+	if n < 1 || int(n) > len(words) {
+		return fmt.Sprintf("unknown %d", n)
+	}
+	return words[n-1]
+}
+
+// String is "80" or "80-90".
+func (r PortRange) String() string {
+	if r.First == r.Last {
+		return fmt.Sprint(r.First)
+	}
+	return fmt.Sprintf("%d-%d", r.First, r.Last)
+}
+
+// String is "peers in A or B, TCP 80 8000-8080", or "everything".
+func (m Match) String() string {
+	var parts []string
+	if len(m.Sets) > 0 {
+		parts = append(parts, "peers in "+strings.Join(m.Sets, " or "))
+	}
+	if m.Protocol != 0 {
+		s := m.Protocol.String()
+		if len(m.Ports) > 0 {
+			s += " " + list(m.Ports)
+		}
+		parts = append(parts, s)
+	}
+	if len(parts) == 0 {
+		return "everything"
+	}
+	return strings.Join(parts, ", ")
+}
+
+// String is "NetworkPolicy NAMESPACE/NAME rule 1", for people.
+func (o RuleOrigin) String() string {
+	s := o.Kind + " " + o.Name
+	if o.Namespace != "" {
+		s = o.Kind + " " + o.Namespace + "/" + o.Name
+	}
+	if o.Index < 0 {
+		return s + " isolates"
+	}
+	s += fmt.Sprintf(" rule %d", o.Index)
+	if o.RuleName != "" {
+		s += fmt.Sprintf(" (%q)", o.RuleName)
+	}
+	return s
+}
+
+// String says for people what it is.
+func (r Rule) String() string {
+	return fmt.Sprintf("%s: %s %s: %s", r.Tier, r.Action, r.Match, r.Origin)
+}
+
+// String says for people what it is: one rule a line.
+func (l RuleList) String() string {
+	s := fmt.Sprintf("VPC %s, %s", l.VPC, l.Direction)
+	for _, r := range l.Rules {
+		s += "\n  " + r.String()
+	}
+	return s
+}
+
+func list[T PortRange | netip.Addr | netip.Prefix | NextHop](items []T) string {
 	if len(items) == 0 {
 		return "none"
 	}

@@ -16,15 +16,16 @@ import (
 // sorted and unique, unions have exactly one field, names refer to what exists in
 // the same VPC, and nothing of one VPC holds addresses of another.
 func Validate(n Node) []error {
-	v := validator{vpcs: map[string]VPC{}, peers: map[string]Peer{}, sets: map[string]bool{}}
+	v := validator{vpcs: map[string]VPC{}, peers: map[string]Peer{}, sets: map[string]bool{}, lists: map[string]RuleList{}}
 	v.node(n)
 	v.vpcList(n.VPCs)
 	v.subnetList(n.Subnets)
 	v.peerList(n.Peers)
 	v.routeList(n.Routes)
 	v.tunnelList(n.Tunnels)
-	v.portList(n.Ports)
 	v.setList(n.AddressSets)
+	v.ruleLists(n.RuleLists)
+	v.portList(n.Ports)
 	v.natList(n.NATs)
 	return v.faults
 }
@@ -34,6 +35,7 @@ type validator struct {
 	peers   map[string]Peer
 	subnets []Subnet
 	sets    map[string]bool
+	lists   map[string]RuleList
 	faults  []error
 }
 
@@ -255,6 +257,8 @@ func (v *validator) portList(ports []Port) {
 			v.fault(p.Ref(), "the host interface %s is that of Port %s", p.HostInterface, first)
 		}
 		link[p.HostInterface] = p.ID
+		v.listOf(p, Ingress, p.Ingress)
+		v.listOf(p, Egress, p.Egress)
 	}
 }
 

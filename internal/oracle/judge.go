@@ -39,6 +39,8 @@ type trial struct {
 	packet packet.Packet
 	others []netip.Addr // sources that are permitted instead of packet.Src
 	oneWay string       // why there is no way back
+	unsure string       // why it may be dropped all the same
+	match  *PolicyMatch // what policy decided in the stage that is being judged
 }
 
 func (t *trial) judge() Verdict {
@@ -50,12 +52,15 @@ func (t *trial) judge() Verdict {
 		{"destination", t.ruleDestination},
 		{"vpc", t.ruleVPC},
 		{"tenant", t.ruleTenant},
+		{"egress", t.ruleEgress},
 		{"flow", t.ruleFlow},
 		{"nat", t.ruleNAT},
 		{"path", t.rulePath},
+		{"ingress", t.ruleIngress},
 	} {
+		t.match = nil
 		why, pass := rule.rule()
-		t.stages = append(t.stages, Stage{Name: rule.name, Pass: pass, Why: why})
+		t.stages = append(t.stages, Stage{Name: rule.name, Pass: pass, Why: why, Match: t.match})
 		if !pass {
 			return Verdict{Stages: t.stages, Outcomes: []Outcome{{Dropped: true}}}
 		}
@@ -77,6 +82,11 @@ func (t *trial) deliver() Verdict {
 		v.Allowed = false
 		v.Outcomes = append([]Outcome{{Dropped: true}}, v.Outcomes...)
 		stage = Stage{Name: "delivery", Why: t.oneWay}
+	}
+	if t.unsure != "" {
+		v.Allowed = false
+		v.Outcomes = append(v.Outcomes, Outcome{Dropped: true})
+		stage = Stage{Name: "delivery", Why: t.unsure}
 	}
 	if t.target.pod != nil && t.target.pod.Finished {
 		v.Allowed = false
@@ -284,12 +294,8 @@ func (t *trial) tunnelSource() (string, bool) {
 // judgeReply: a packet that answers a flow goes to where the flow came from, as
 // long as the flow itself is still allowed.
 func (t *trial) judgeReply(f Flow) Verdict {
-	again := (&trial{m: t.m, flows: t.flows.with(f), probe: f.Probe}).judge()
-	if again.Outcomes[0].Dropped {
-		return Verdict{
-			Stages:   append(again.Stages, Stage{Name: "flow", Why: "it answers a flow that is not allowed any more"}),
-			Outcomes: []Outcome{{Dropped: true}},
-		}
+	if cut, is := t.cut(f, "it answers a flow that is not allowed any more"); is {
+		return cut
 	}
 	p := t.probe.Packet
 	v := Verdict{Allowed: true, Stages: []Stage{{Name: "flow", Pass: true, Why: "it answers a known flow: " + f.Probe.Packet.String()}}}
@@ -308,6 +314,16 @@ func (t *trial) judgeReply(f Flow) Verdict {
 	return v
 }
 
+// cut judges a flow again: what belongs to one that is not allowed any more is cut in
+// both directions, established or not.
+func (t *trial) cut(f Flow, why string) (Verdict, bool) {
+	again := (&trial{m: t.m, flows: t.flows.with(f), probe: f.Probe}).judge()
+	if !again.Outcomes[0].Dropped {
+		return Verdict{}, false
+	}
+	return Verdict{Stages: append(again.Stages, Stage{Name: "flow", Why: why}), Outcomes: []Outcome{{Dropped: true}}}, true
+}
+
 // judgeError: an ICMP error is judged by the flow that it quotes, and by no other
 // rule: routers on the way send them too.
 func (t *trial) judgeError() Verdict {
@@ -317,6 +333,9 @@ func (t *trial) judgeError() Verdict {
 			Stages:   []Stage{{Name: "flow", Why: "it is an ICMP error that quotes no known flow"}},
 			Outcomes: []Outcome{{Dropped: true}},
 		}
+	}
+	if cut, is := t.cut(f, "it is an ICMP error about a flow that is not allowed any more"); is {
+		return cut
 	}
 	p := t.probe.Packet
 	at := f.At

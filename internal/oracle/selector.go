@@ -4,6 +4,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/fairlead-sdn/fairlead/internal/world"
 )
@@ -42,10 +43,14 @@ func selects(s *world.Selector, labels map[string]string) bool {
 }
 
 // The syntax of labels: https://kubernetes.io/docs/concepts/overview/working-with-objects/labels/.
-const (
-	nameSyntax   = `[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?`
-	prefixSyntax = `[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*`
+var (
+	nameSyntax   = syntax(`[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?`)
+	prefixSyntax = syntax(`[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*`)
 )
+
+func syntax(expression string) func() *regexp.Regexp {
+	return sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^` + expression + `$`) })
+}
 
 func wellFormed(s *world.Selector) bool {
 	for key, value := range s.MatchLabels {
@@ -86,7 +91,6 @@ func isLabelKey(key string) bool {
 
 func isLabelValue(value string) bool { return value == "" || matches(nameSyntax, value) }
 
-func matches(syntax, s string) bool {
-	ok, err := regexp.MatchString("^"+syntax+"$", s)
-	return err == nil && ok && !strings.HasSuffix(s, "\n")
+func matches(syntax func() *regexp.Regexp, s string) bool {
+	return syntax().MatchString(s) && !strings.HasSuffix(s, "\n")
 }

@@ -74,12 +74,16 @@ func (o Outcome) String() string {
 
 // Stage is one rule that a packet met.
 type Stage struct {
-	// Name is one of source, destination, vpc, tenant, flow, nat, path, delivery.
+	// Name is one of source, destination, vpc, tenant, egress, flow, nat, path,
+	// ingress, delivery. egress and ingress come once for each tier of policies that
+	// had a say.
 	Name string
 	// Pass is false for the stage that ends the packet's way.
 	Pass bool
 	// Why, for people.
 	Why string
+	// Match is the policy and rule that decided, nil where none did.
+	Match *PolicyMatch
 }
 
 // String is "tenant: cut: …".

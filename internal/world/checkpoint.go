@@ -16,7 +16,7 @@ import (
 // tables of the datastore, each sorted.
 const (
 	checkpointMagic   = "FLWORLD\n"
-	checkpointVersion = 1
+	checkpointVersion = 2
 	checkpointHeader  = len(checkpointMagic) + 8
 )
 
@@ -74,6 +74,7 @@ func findNil(s *Snapshot) (Key, bool) {
 	for _, find := range []func() (Key, bool){
 		s.Nodes.findNil, s.Namespaces.findNil, s.Pods.findNil, s.VPCs.findNil,
 		s.Subnets.findNil, s.Blocks.findNil, s.NodeNetworks.findNil, s.NetNamespaces.findNil,
+		s.NetworkPolicies.findNil, s.ClusterNetworkPolicies.findNil,
 	} {
 		if k, found := find(); found {
 			return k, true
@@ -103,6 +104,8 @@ func (c *coder) snapshot(s *Snapshot) {
 	table(c, &s.Blocks, (*coder).block)
 	table(c, &s.NodeNetworks, (*coder).nodeNetwork)
 	table(c, &s.NetNamespaces, (*coder).netNamespace)
+	table(c, &s.NetworkPolicies, (*coder).networkPolicy)
+	table(c, &s.ClusterNetworkPolicies, (*coder).clusterNetworkPolicy)
 }
 
 func (c *coder) node(n *Node) {
@@ -110,6 +113,7 @@ func (c *coder) node(n *Node) {
 	c.string(&n.UID)
 	stringMap(c, &n.Labels)
 	c.addrs(&n.Addresses)
+	c.addrs(&n.ExternalAddresses)
 }
 
 func (c *coder) namespace(n *Namespace) {
@@ -135,23 +139,6 @@ func (c *coder) pod(p *Pod) {
 	c.string(&p.WantSubnet)
 	c.string(&p.WantIP)
 	c.string(&p.StaticUID)
-}
-
-func (c *coder) selector(s **Selector) {
-	has := *s != nil
-	c.bool(&has)
-	if !has {
-		return
-	}
-	if c.reading {
-		*s = &Selector{}
-	}
-	stringMap(c, &(*s).MatchLabels)
-	list(c, &(*s).MatchExpressions, func(c *coder, r *Requirement) {
-		c.string(&r.Key)
-		c.string(&r.Operator)
-		c.strings(&r.Values)
-	})
 }
 
 func (c *coder) vpc(v *VPC) {

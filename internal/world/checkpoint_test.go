@@ -47,6 +47,7 @@ func contents(s *world.Snapshot) any {
 	}{s.Revision, s.Position, [][]entry{
 		entries(s.Nodes), entries(s.Namespaces), entries(s.Pods), entries(s.VPCs),
 		entries(s.Subnets), entries(s.Blocks), entries(s.NodeNetworks), entries(s.NetNamespaces),
+		entries(s.NetworkPolicies), entries(s.ClusterNetworkPolicies),
 	}}
 }
 
@@ -93,6 +94,7 @@ func TestCheckpointHasEveryField(t *testing.T) {
 	for kind, object := range map[world.Kind]any{
 		world.KindNode: &world.Node{}, world.KindNamespace: &world.Namespace{}, world.KindPod: &world.Pod{}, world.KindVPC: &world.VPC{},
 		world.KindSubnet: &world.Subnet{}, world.KindBlock: &world.Block{}, world.KindNodeNetwork: &world.NodeNetwork{}, world.KindNetNamespace: &world.NetNamespace{},
+		world.KindNetworkPolicy: &world.NetworkPolicy{}, world.KindClusterNetworkPolicy: &world.ClusterNetworkPolicy{},
 	} {
 		n := 0
 		fill(t, reflect.ValueOf(object).Elem(), &n)
@@ -127,7 +129,7 @@ func fill(t *testing.T, v reflect.Value, n *int) {
 		v.SetString(string(rune('a' + *n)))
 	case reflect.Bool:
 		v.SetBool(true)
-	case reflect.Int:
+	case reflect.Int, reflect.Int32:
 		v.SetInt(int64(*n))
 	case reflect.Uint8, reflect.Uint16, reflect.Uint32:
 		v.SetUint(uint64(*n))

@@ -55,7 +55,7 @@ func (c *coder) int(v *int64) {
 	}
 }
 
-func number[T ~uint8 | ~uint16 | ~uint32 | ~int](c *coder, v *T) {
+func number[T ~uint8 | ~uint16 | ~uint32 | ~int | ~int32](c *coder, v *T) {
 	i := int64(*v)
 	c.int(&i)
 	if c.reading {

@@ -1,6 +1,6 @@
 // Package world holds the cluster as plain, immutable Go values: what the
-// datastore says (nodes, namespaces, pods, VPCs, subnets, blocks, …) and what
-// only this node knows (its attachments and tunnel addresses).
+// datastore says (nodes, namespaces, pods, VPCs, subnets, blocks, policies, …)
+// and what only this node knows (its attachments and tunnel addresses).
 //
 // A Snapshot never changes once it is made; successive snapshots share
 // structure, so that a change of one pod among 50,000 copies a few dozen

@@ -28,6 +28,8 @@ type Node struct {
 	Labels map[string]string
 	// Addresses are those of type InternalIP.
 	Addresses []netip.Addr
+	// ExternalAddresses are those of type ExternalIP.
+	ExternalAddresses []netip.Addr
 }
 
 // Namespace is a core/v1 Namespace.

@@ -11,22 +11,27 @@ type Kind string
 
 // The kinds that come from the datastore, and the two that only this node knows.
 const (
-	KindNode          Kind = "Node"
-	KindNamespace     Kind = "Namespace"
-	KindPod           Kind = "Pod"
-	KindVPC           Kind = "VPC"
-	KindSubnet        Kind = "Subnet"
-	KindBlock         Kind = "IPBlock"
-	KindNodeNetwork   Kind = "NodeNetwork"
-	KindNetNamespace  Kind = "NetNamespace"
-	KindAttachment    Kind = "Attachment"
-	KindTunnelAddress Kind = "TunnelAddress"
+	KindNode                 Kind = "Node"
+	KindNamespace            Kind = "Namespace"
+	KindPod                  Kind = "Pod"
+	KindVPC                  Kind = "VPC"
+	KindSubnet               Kind = "Subnet"
+	KindBlock                Kind = "IPBlock"
+	KindNodeNetwork          Kind = "NodeNetwork"
+	KindNetNamespace         Kind = "NetNamespace"
+	KindNetworkPolicy        Kind = "NetworkPolicy"
+	KindClusterNetworkPolicy Kind = "ClusterNetworkPolicy"
+	KindAttachment           Kind = "Attachment"
+	KindTunnelAddress        Kind = "TunnelAddress"
 )
 
 // DatastoreKinds are the kinds that a feed watches, in the order in which a
 // person would read them.
 func DatastoreKinds() []Kind {
-	return []Kind{KindNode, KindNamespace, KindPod, KindVPC, KindSubnet, KindBlock, KindNodeNetwork, KindNetNamespace}
+	return []Kind{
+		KindNode, KindNamespace, KindPod, KindVPC, KindSubnet, KindBlock, KindNodeNetwork, KindNetNamespace,
+		KindNetworkPolicy, KindClusterNetworkPolicy,
+	}
 }
 
 // Position says up to which resourceVersion of each kind a snapshot has seen the
@@ -45,16 +50,18 @@ type Snapshot struct {
 	// checkpoint: it may be stale, and nothing may be removed because of it.
 	Synced map[Kind]bool
 
-	Nodes           Table[*Node]
-	Namespaces      Table[*Namespace]
-	Pods            Table[*Pod]
-	VPCs            Table[*VPC]
-	Subnets         Table[*Subnet]
-	Blocks          Table[*Block]
-	NodeNetworks    Table[*NodeNetwork]
-	NetNamespaces   Table[*NetNamespace]
-	Attachments     Table[*Attachment]
-	TunnelAddresses Table[*TunnelAddress]
+	Nodes                  Table[*Node]
+	Namespaces             Table[*Namespace]
+	Pods                   Table[*Pod]
+	VPCs                   Table[*VPC]
+	Subnets                Table[*Subnet]
+	Blocks                 Table[*Block]
+	NodeNetworks           Table[*NodeNetwork]
+	NetNamespaces          Table[*NetNamespace]
+	NetworkPolicies        Table[*NetworkPolicy]
+	ClusterNetworkPolicies Table[*ClusterNetworkPolicy]
+	Attachments            Table[*Attachment]
+	TunnelAddresses        Table[*TunnelAddress]
 }
 
 // AllSynced reports whether every kind of the datastore has arrived.
@@ -168,6 +175,10 @@ func (s *Snapshot) set(c Change) bool {
 		return put(&s.NodeNetworks, c)
 	case KindNetNamespace:
 		return put(&s.NetNamespaces, c)
+	case KindNetworkPolicy:
+		return put(&s.NetworkPolicies, c)
+	case KindClusterNetworkPolicy:
+		return put(&s.ClusterNetworkPolicies, c)
 	case KindAttachment:
 		return put(&s.Attachments, c)
 	case KindTunnelAddress:

@@ -68,6 +68,7 @@ func TestStoreTakesEveryKind(t *testing.T) {
 	objects := map[Kind]any{
 		KindNode: &Node{}, KindNamespace: &Namespace{}, KindPod: &Pod{}, KindVPC: &VPC{}, KindSubnet: &Subnet{}, KindBlock: &Block{},
 		KindNodeNetwork: &NodeNetwork{}, KindNetNamespace: &NetNamespace{}, KindAttachment: &Attachment{}, KindTunnelAddress: &TunnelAddress{},
+		KindNetworkPolicy: &NetworkPolicy{}, KindClusterNetworkPolicy: &ClusterNetworkPolicy{},
 	}
 	s := NewStore(nil)
 	for kind, object := range objects {
@@ -76,9 +77,9 @@ func TestStoreTakesEveryKind(t *testing.T) {
 	w, _ := s.Snapshot()
 	got := []int{
 		w.Nodes.Len(), w.Namespaces.Len(), w.Pods.Len(), w.VPCs.Len(), w.Subnets.Len(), w.Blocks.Len(),
-		w.NodeNetworks.Len(), w.NetNamespaces.Len(), w.Attachments.Len(), w.TunnelAddresses.Len(),
+		w.NodeNetworks.Len(), w.NetNamespaces.Len(), w.Attachments.Len(), w.TunnelAddresses.Len(), w.NetworkPolicies.Len(), w.ClusterNetworkPolicies.Len(),
 	}
-	if diff := cmp.Diff([]int{1, 1, 1, 1, 1, 1, 1, 1, 1, 1}, got); diff != "" {
+	if diff := cmp.Diff([]int{1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1}, got); diff != "" {
 		t.Errorf("objects of each kind (-want +got):\n%s", diff)
 	}
 	if int(w.Revision) != len(objects) {

@@ -18,7 +18,15 @@ import (
 type Routes struct {
 	List        []intent.Route      // sorted by VPC, destination
 	AddressSets []intent.AddressSet // intent.SetDirect of each VPC that has any, sorted by VPC
-	Problems    []world.Problem
+	// InUse are the blocks that count, sorted by name. They are disjoint.
+	InUse    []BlockInUse
+	Problems []world.Problem
+}
+
+// BlockInUse is a block of a Subnet in use.
+type BlockInUse struct {
+	Name, VPC, Node string
+	CIDR            netip.Prefix
 }
 
 // SameRouting reports whether two versions of a block lead to the same routes:
@@ -34,6 +42,7 @@ type router struct {
 	s      *Subnets
 	taken  *bart.Table[string] // prefix → block
 	routes []intent.Route
+	inUse  []BlockInUse
 
 	unknown    map[string][]string // node → blocks
 	unroutable map[string][]string // Subnet → nodes in other segments
@@ -48,12 +57,13 @@ func DecideRoutes(u *Underlay, s *Subnets, blocks world.Table[*world.Block]) *Ro
 	}
 	for b := range blocks.Values() { // In the order of names: of two that overlap the first wins.
 		if sn, ok := r.accept(b); ok {
+			r.inUse = append(r.inUse, BlockInUse{Name: b.Name, VPC: sn.VPC, Node: b.Node, CIDR: b.CIDR})
 			r.route(b, sn)
 		}
 	}
 	slices.SortFunc(r.routes, intent.Route.Compare)
 	r.report()
-	return &Routes{List: r.routes, AddressSets: r.directSets(), Problems: r.problems}
+	return &Routes{List: r.routes, AddressSets: r.directSets(), InUse: r.inUse, Problems: r.problems}
 }
 
 // accept checks a block against its Subnet and the blocks before it.

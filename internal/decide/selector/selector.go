@@ -1,6 +1,7 @@
 package selector
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -12,7 +13,7 @@ import (
 // Matcher is a parsed selector. The zero Matcher matches nothing.
 type Matcher struct {
 	present      bool
-	requirements []requirement
+	requirements []requirement // sorted
 }
 
 type operator uint8
@@ -57,7 +58,13 @@ func Parse(s *world.Selector) (Matcher, error) {
 	if len(faults) > 0 {
 		return Matcher{}, errors.Join(faults...)
 	}
+	slices.SortFunc(m.requirements, requirement.compare)
+	m.requirements = slices.CompactFunc(m.requirements, func(a, b requirement) bool { return a.compare(b) == 0 })
 	return m, nil
+}
+
+func (r requirement) compare(o requirement) int {
+	return cmp.Or(cmp.Compare(r.key, o.key), cmp.Compare(r.op, o.op), slices.Compare(r.values, o.values))
 }
 
 func parseRequirement(e world.Requirement) (requirement, error) {
@@ -89,7 +96,7 @@ func parseRequirement(e world.Requirement) (requirement, error) {
 			return requirement{}, err
 		}
 	}
-	r.values = slices.Sorted(slices.Values(e.Values))
+	r.values = slices.Compact(slices.Sorted(slices.Values(e.Values)))
 	return r, nil
 }
 

@@ -10,8 +10,10 @@ import (
 	"unique"
 
 	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	apivalidation "k8s.io/apimachinery/pkg/api/validation"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	policyv1beta1 "sigs.k8s.io/network-policy-api/apis/v1beta1"
 
 	"github.com/fairlead-sdn/fairlead/api/v1alpha1"
 	"github.com/fairlead-sdn/fairlead/internal/datastore"
@@ -57,6 +59,10 @@ func (c *converter) value(o datastore.Object) any {
 		return c.nodeNetwork(o)
 	case *v1alpha1.NetNamespace:
 		return &world.NetNamespace{Name: o.Name, VNI: c.vni("spec.vni", o.Spec.VNI), Global: o.Spec.Global}
+	case *networkingv1.NetworkPolicy:
+		return networkPolicy(o)
+	case *policyv1beta1.ClusterNetworkPolicy:
+		return clusterNetworkPolicy(o)
 	}
 	return nil
 }
@@ -120,11 +126,16 @@ func (c *converter) vni(field string, v int32) packet.VNI {
 func (c *converter) node(o *corev1.Node) *world.Node {
 	n := &world.Node{Name: o.Name, UID: string(o.UID), Labels: internMap(o.Labels)}
 	for i, a := range o.Status.Addresses {
-		if a.Type != corev1.NodeInternalIP {
+		if a.Type != corev1.NodeInternalIP && a.Type != corev1.NodeExternalIP {
 			continue
 		}
-		if addr, ok := c.addr(index("status.addresses", i), a.Address); ok {
+		addr, ok := c.addr(index("status.addresses", i), a.Address)
+		switch {
+		case !ok:
+		case a.Type == corev1.NodeInternalIP:
 			n.Addresses = append(n.Addresses, addr)
+		default:
+			n.ExternalAddresses = append(n.ExternalAddresses, addr)
 		}
 	}
 	return n
@@ -350,11 +361,12 @@ func selector(s *metav1.LabelSelector) *world.Selector {
 	if s == nil {
 		return nil
 	}
-	out := &world.Selector{MatchLabels: s.MatchLabels}
-	for _, e := range s.MatchExpressions {
-		out.MatchExpressions = append(out.MatchExpressions, world.Requirement{Key: e.Key, Operator: string(e.Operator), Values: e.Values})
+	return &world.Selector{
+		MatchLabels: s.MatchLabels,
+		MatchExpressions: each(s.MatchExpressions, func(e metav1.LabelSelectorRequirement) world.Requirement {
+			return world.Requirement{Key: e.Key, Operator: string(e.Operator), Values: e.Values}
+		}),
 	}
-	return out
 }
 
 func index(field string, i int) string { return field + "[" + strconv.Itoa(i) + "]" }

@@ -9,7 +9,9 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	policyv1beta1 "sigs.k8s.io/network-policy-api/apis/v1beta1"
 	"sigs.k8s.io/yaml"
 
 	"github.com/fairlead-sdn/fairlead/api/v1alpha1"
@@ -73,7 +75,10 @@ func TestConvert(t *testing.T) {
 		{
 			name: "node", kind: world.KindNode, object: &corev1.Node{},
 			yaml: `{metadata: {name: a, uid: u, labels: {zone: x}}, status: {addresses: [{type: Hostname, address: a}, {type: InternalIP, address: 192.0.2.1}, {type: InternalIP, address: "2001:db8::1"}, {type: InternalIP, address: "fe80::1%eth0"}, {type: ExternalIP, address: 198.51.100.1}]}}`,
-			want: &world.Node{Name: "a", UID: "u", Labels: map[string]string{"zone": "x"}, Addresses: addrs("192.0.2.1", "2001:db8::1")}, fields: []string{"status.addresses[3]"},
+			want: &world.Node{
+				Name: "a", UID: "u", Labels: map[string]string{"zone": "x"}, Addresses: addrs("192.0.2.1", "2001:db8::1"),
+				ExternalAddresses: addrs("198.51.100.1"),
+			}, fields: []string{"status.addresses[3]"},
 		},
 		{
 			name: "namespace", kind: world.KindNamespace, object: &corev1.Namespace{},
@@ -198,15 +203,19 @@ func FuzzConvert(f *testing.F) {
 	f.Add([]byte(`{"metadata":{"name":"a","namespace":"n"},"spec":{"containers":[{"ports":[{"containerPort":-1,"protocol":"\u0000"}]}]},"status":{"podIPs":[{"ip":"%"}],"addresses":[{"type":"InternalIP","address":"::%"}]}}`))
 	f.Add([]byte(`{"metadata":{"name":"a"},"spec":{"lent":{"::1":"x","0:0::1":"y"},"exclude":["10.0.0.0/8"],"gateway":["1.1.1.1"],"blockSize":{"v4":-2147483648}}}`))
 	kinds := map[world.Kind]func() datastore.Object{
-		world.KindNode:         func() datastore.Object { return &corev1.Node{} },
-		world.KindNamespace:    func() datastore.Object { return &corev1.Namespace{} },
-		world.KindPod:          func() datastore.Object { return &corev1.Pod{} },
-		world.KindVPC:          func() datastore.Object { return &v1alpha1.VPC{} },
-		world.KindSubnet:       func() datastore.Object { return &v1alpha1.Subnet{} },
-		world.KindBlock:        func() datastore.Object { return &v1alpha1.IPBlock{} },
-		world.KindNodeNetwork:  func() datastore.Object { return &v1alpha1.NodeNetwork{} },
-		world.KindNetNamespace: func() datastore.Object { return &v1alpha1.NetNamespace{} },
+		world.KindNode:                 func() datastore.Object { return &corev1.Node{} },
+		world.KindNamespace:            func() datastore.Object { return &corev1.Namespace{} },
+		world.KindPod:                  func() datastore.Object { return &corev1.Pod{} },
+		world.KindVPC:                  func() datastore.Object { return &v1alpha1.VPC{} },
+		world.KindSubnet:               func() datastore.Object { return &v1alpha1.Subnet{} },
+		world.KindBlock:                func() datastore.Object { return &v1alpha1.IPBlock{} },
+		world.KindNodeNetwork:          func() datastore.Object { return &v1alpha1.NodeNetwork{} },
+		world.KindNetNamespace:         func() datastore.Object { return &v1alpha1.NetNamespace{} },
+		world.KindNetworkPolicy:        func() datastore.Object { return &networkingv1.NetworkPolicy{} },
+		world.KindClusterNetworkPolicy: func() datastore.Object { return &policyv1beta1.ClusterNetworkPolicy{} },
 	}
+	f.Add([]byte(`{"spec":{"podSelector":{"matchExpressions":[{"operator":"x"}]},"policyTypes":[""],"ingress":[{"from":[{},{"ipBlock":{"cidr":"%","except":[""]}}],"ports":[{"port":"\u0000","endPort":-1},{}]}],"egress":[]}}`))
+	f.Add([]byte(`{"spec":{"tier":"","priority":-1,"subject":{},"ingress":[{"from":[{}],"protocols":[{},{"tcp":{}}]}],"egress":[{"to":[{"networks":["x"],"domainNames":["*"]},{"nodes":{}}],"protocols":[{"sctp":{"destinationPort":{"range":{}}}}]}]}}`))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		for kind, make := range kinds {
 			o := make()

@@ -207,6 +207,10 @@ func keysOf(s *world.Snapshot, kind world.Kind) map[world.Key]bool {
 		return keys(s.NodeNetworks.All())
 	case world.KindNetNamespace:
 		return keys(s.NetNamespaces.All())
+	case world.KindNetworkPolicy:
+		return keys(s.NetworkPolicies.All())
+	case world.KindClusterNetworkPolicy:
+		return keys(s.ClusterNetworkPolicies.All())
 	}
 	return nil
 }

@@ -83,7 +83,11 @@ func (c *cluster) drawNodes() {
 		c.nodes = append(c.nodes, name)
 		c.nets[name] = n
 		if !c.once(8, name+" is gone") {
-			c.set(world.KindNode, world.Key{Name: name}, &world.Node{Name: name})
+			node := &world.Node{Name: name, Labels: map[string]string{"zone": rapid.SampledFrom([]string{"a", "b"}).Draw(c.t, name+" zone")}}
+			for _, p := range n.Addresses {
+				node.Addresses = append(node.Addresses, p.Addr())
+			}
+			c.set(world.KindNode, world.Key{Name: name}, node)
 		}
 	}
 }
@@ -220,7 +224,10 @@ func (c *cluster) drawPods() {
 		p := &world.Pod{
 			Namespace: rapid.SampledFrom(c.spaces).Draw(c.t, "namespace"), Name: fmt.Sprintf("p%d", i+1), UID: fmt.Sprintf("uid%d", i+1),
 			Node:  rapid.SampledFrom(c.nodes).Draw(c.t, "node"),
-			Ports: []world.ContainerPort{{Protocol: packet.TCP, Port: 80}, {Protocol: packet.UDP, Port: 53}},
+			Ports: []world.ContainerPort{{Name: "http", Protocol: packet.TCP, Port: 80}, {Name: "dns", Protocol: packet.UDP, Port: 53}, {Protocol: packet.SCTP, Port: 80}},
+		}
+		if app := rapid.SampledFrom([]string{"", "a", "b", "c"}).Draw(c.t, p.Name+" app"); app != "" {
+			p.Labels = map[string]string{"app": app}
 		}
 		p.HostNetwork = c.once(6, p.Name+" in the host's network")
 		p.Finished = c.once(10, p.Name+" has finished")

@@ -149,6 +149,12 @@ func (w wild) addressObject(kind world.Kind) (world.Key, any) {
 	case world.KindNodeNetwork:
 		n := &world.NodeNetwork{Name: w.name("n", 4), Addresses: w.prefixes(wildUnderlay, 3), MTU: rapid.SampledFrom([]int{-1, 0, 500, 1300, 1500, 9000, 70000}).Draw(w.t, "MTU"), Borrowed: w.allocations()}
 		return world.Key{Name: n.Name}, n
+	case world.KindNetworkPolicy:
+		p := policies{t: w.t, bad: 4}.network(w.name("np", 3))
+		return world.Key{Namespace: p.Namespace, Name: p.Name}, p
+	case world.KindClusterNetworkPolicy:
+		p := policies{t: w.t, bad: 4}.cluster(w.name("cnp", 3))
+		return world.Key{Name: p.Name}, p
 	case world.KindAttachment:
 		a := &world.Attachment{ID: w.name("c", 3) + "/eth0", ContainerID: "c", Interface: "eth0", Subnet: w.name("s", 5), Pod: w.owner()}
 		a.HostInterface = rapid.SampledFrom([]string{"", "flp1", "flp2"}).Draw(w.t, "link")

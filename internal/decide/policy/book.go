@@ -1,0 +1,450 @@
+package policy
+
+import (
+	"cmp"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/fairlead-sdn/fairlead/internal/decide/addressing"
+	"github.com/fairlead-sdn/fairlead/internal/decide/selector"
+	"github.com/fairlead-sdn/fairlead/internal/world"
+)
+
+// held is an address that a block, or where no block says anything a pod's status,
+// gives to somebody.
+type held struct {
+	addr  netip.Addr
+	owner world.Owner
+	vpc   string
+	// node is where the owner is.
+	node string
+}
+
+func (h held) compare(o held) int {
+	return cmp.Or(h.addr.Compare(o.addr), cmp.Compare(h.owner.Namespace, o.owner.Namespace), cmp.Compare(h.owner.Name, o.owner.Name), cmp.Compare(h.owner.UID, o.owner.UID))
+}
+
+// key of the pod that holds the address; false for what is no pod.
+func (h held) key() (world.Key, bool) {
+	return world.Key{Namespace: h.owner.Namespace, Name: h.owner.Name}, h.owner.Namespace != ""
+}
+
+func (h held) isNodes() bool {
+	return h.owner.Namespace == "" && strings.HasPrefix(h.owner.Name, "node/")
+}
+
+// source is where addresses are given out: a block in use, or the statuses of the
+// pods of a node. held is sorted by address; an address that is given to two is
+// nobody's.
+type source struct {
+	block *world.Block // nil for a node
+	in    addressing.BlockInUse
+	held  []held
+}
+
+func (s *source) list() []held {
+	if s == nil {
+		return nil
+	}
+	return s.held
+}
+
+// peer is what is kept about a pod: its addresses, and the ports that it names.
+type peer struct {
+	held  []held
+	ports []world.ContainerPort
+}
+
+type (
+	pod       = selector.Pod[peer]
+	podChange = selector.PodChange[peer]
+)
+
+// book knows who has which address. It is immutable.
+type book struct {
+	routes   *addressing.Routes
+	byCIDR   []addressing.BlockInUse // InUse by CIDR
+	blocks   world.Table[*source]    // in use, by name
+	statuses world.Table[*source]    // by node
+	byNode   world.Table[*nodePods]
+	// strays are addresses that blocks give out that are not in use, sorted.
+	strays []netip.Addr
+	// nodes are the addresses of pod Subnets that nodes themselves have, sorted.
+	nodes []held
+	index selector.Index[peer]
+}
+
+// nodePods are the pods of a node whose status tells an address.
+type nodePods struct{ pods []*world.Pod }
+
+// bookkeeper makes the next book.
+type bookkeeper struct {
+	*book
+	old *book
+	was *world.Snapshot
+	now *world.Snapshot
+	// dirty holds the nodes whose statuses must be read again, pods those whose
+	// addresses or object may have changed.
+	dirty map[string]bool
+	pods  map[world.Key]bool
+	// gone and come are the addresses that owners lost and got.
+	gone, come map[world.Key][]held
+	nodesMoved bool
+}
+
+// update makes the book of a world from that of another, and returns the pods that
+// changed.
+func (b *book) update(was, now *world.Snapshot, routes *addressing.Routes) (*book, []podChange) {
+	next := *b
+	k := &bookkeeper{
+		book: &next, old: b, was: was, now: now, dirty: map[string]bool{}, pods: map[world.Key]bool{},
+		gone: map[world.Key][]held{}, come: map[world.Key][]held{},
+	}
+	k.readRoutes(routes)
+	k.readBlocks()
+	k.readPods()
+	k.readStatuses()
+	if k.nodesMoved {
+		k.collectNodes()
+	}
+	changes := k.changes()
+	if len(changes) > 0 || was.Namespaces != now.Namespaces {
+		next.index = b.index.With(now.Namespaces, changes)
+	}
+	return &next, changes
+}
+
+func (k *bookkeeper) readRoutes(routes *addressing.Routes) {
+	if k.old.routes == routes {
+		return
+	}
+	k.routes = routes
+	k.byCIDR = slices.Clone(routes.InUse)
+	slices.SortFunc(k.byCIDR, func(a, b addressing.BlockInUse) int { return a.CIDR.Addr().Compare(b.CIDR.Addr()) })
+	inUse := make(map[string]bool, len(routes.InUse))
+	for _, in := range routes.InUse {
+		inUse[in.Name] = true
+	}
+	for key, old := range k.old.blocks.All() {
+		if !inUse[key.Name] {
+			k.replace(old, nil)
+			k.blocks = k.blocks.Without(key)
+			k.dirty[old.in.Node] = true
+		}
+	}
+}
+
+// readBlocks reads the blocks that changed, and those that lend to nodes that did.
+func (k *bookkeeper) readBlocks() {
+	moved := k.old.routes != k.routes
+	borrowed := false
+	for d := range world.Diff(k.was.NodeNetworks, k.now.NodeNetworks) {
+		borrowed = borrowed || !d.HadOld || !d.HasNew || !slices.Equal(d.Old.Borrowed, d.New.Borrowed)
+	}
+	strays := moved
+	if moved || borrowed {
+		for _, in := range k.routes.InUse {
+			k.readBlock(in)
+		}
+	} else {
+		for d := range world.Diff(k.was.Blocks, k.now.Blocks) {
+			if i, found := slices.BinarySearchFunc(k.routes.InUse, d.Key.Name, func(in addressing.BlockInUse, name string) int { return cmp.Compare(in.Name, name) }); found {
+				k.readBlock(k.routes.InUse[i])
+			} else {
+				strays = true
+			}
+		}
+	}
+	if strays {
+		k.readStrays()
+	}
+}
+
+// readBlock reads one block, unless nothing of it can have changed.
+func (k *bookkeeper) readBlock(in addressing.BlockInUse) {
+	key := world.Key{Name: in.Name}
+	old, _ := k.old.blocks.Get(key)
+	block, ok := k.now.Blocks.Get(key)
+	if !ok || old != nil && old.block == block && old.in == in && len(block.Lent) == 0 {
+		return
+	}
+	s := &source{block: block, in: in, held: k.heldOf(block, in)}
+	k.dirty[in.Node] = true
+	if old != nil {
+		k.dirty[old.in.Node] = true
+	}
+	k.replace(old, s)
+	k.blocks = k.blocks.With(key, s)
+}
+
+// heldOf reads who holds the addresses of a block. A lent address is whose the
+// borrower says; the block's own allocation does not count for it.
+func (k *bookkeeper) heldOf(block *world.Block, in addressing.BlockInUse) []held {
+	list := make([]held, 0, len(block.Allocations)+len(block.Lent))
+	lent := make(map[netip.Addr]bool, len(block.Lent))
+	for _, l := range block.Lent {
+		if lent[l.Addr] || l.Node == in.Node || !in.CIDR.Contains(l.Addr) {
+			continue
+		}
+		lent[l.Addr] = true
+		n, known := k.now.NodeNetworks.Get(world.Key{Name: l.Node})
+		if !known {
+			continue
+		}
+		if i := slices.IndexFunc(n.Borrowed, func(a world.Allocation) bool { return a.Addr == l.Addr }); i >= 0 {
+			list = append(list, held{addr: l.Addr, owner: n.Borrowed[i].Owner, vpc: in.VPC, node: l.Node})
+		}
+	}
+	for _, a := range block.Allocations {
+		if in.CIDR.Contains(a.Addr) && !lent[a.Addr] {
+			list = append(list, held{addr: a.Addr, owner: a.Owner, vpc: in.VPC, node: in.Node})
+		}
+	}
+	return unambiguous(list)
+}
+
+// unambiguous sorts, and leaves out the addresses that are given to two.
+func unambiguous(list []held) []held {
+	slices.SortFunc(list, held.compare)
+	list = slices.Compact(list)
+	out := list[:0]
+	for i := 0; i < len(list); {
+		j := i + 1
+		for j < len(list) && list[j].addr == list[i].addr {
+			j++
+		}
+		if j == i+1 {
+			out = append(out, list[i])
+		}
+		i = j
+	}
+	return out
+}
+
+func (k *bookkeeper) readStrays() {
+	var strays []netip.Addr
+	for b := range k.now.Blocks.Values() {
+		_, inUse := slices.BinarySearchFunc(k.routes.InUse, b.Name, func(in addressing.BlockInUse, name string) int { return cmp.Compare(in.Name, name) })
+		if inUse {
+			continue
+		}
+		for _, a := range b.Allocations {
+			strays = append(strays, a.Addr)
+		}
+	}
+	slices.SortFunc(strays, netip.Addr.Compare)
+	if slices.Equal(strays, k.strays) {
+		return
+	}
+	k.strays = strays
+	for node := range k.byNode.All() {
+		k.dirty[node.Name] = true
+	}
+}
+
+// readPods follows the pods' own objects.
+func (k *bookkeeper) readPods() {
+	moves := map[string][]world.Delta[*world.Pod]{}
+	for d := range world.Diff(k.was.Pods, k.now.Pods) {
+		k.pods[d.Key] = true
+		if d.HadOld && tells(d.Old) {
+			moves[d.Old.Node] = append(moves[d.Old.Node], world.Delta[*world.Pod]{Key: d.Key, Old: d.Old, HadOld: true})
+		}
+		if d.HasNew && tells(d.New) {
+			moves[d.New.Node] = append(moves[d.New.Node], world.Delta[*world.Pod]{Key: d.Key, New: d.New, HasNew: true})
+		}
+	}
+	for node, deltas := range moves {
+		key := world.Key{Name: node}
+		k.dirty[node] = true
+		gone := map[*world.Pod]bool{}
+		var pods []*world.Pod
+		for _, d := range deltas {
+			if d.HadOld {
+				gone[d.Old] = true
+			}
+			if d.HasNew {
+				pods = append(pods, d.New)
+			}
+		}
+		if list, ok := k.byNode.Get(key); ok {
+			for _, p := range list.pods {
+				if !gone[p] {
+					pods = append(pods, p)
+				}
+			}
+		}
+		if len(pods) == 0 {
+			k.byNode = k.byNode.Without(key)
+			continue
+		}
+		k.byNode = k.byNode.With(key, &nodePods{pods: pods})
+	}
+}
+
+// tells reports whether the addresses of a pod's status may be its own.
+func tells(p *world.Pod) bool { return !p.HostNetwork && !p.Finished && len(p.Addresses) > 0 }
+
+// readStatuses reads what pods' statuses say where no block says anything: the
+// address must be of a block of the pod's node.
+func (k *bookkeeper) readStatuses() {
+	for node := range k.dirty {
+		key := world.Key{Name: node}
+		var list []held
+		if on, ok := k.byNode.Get(key); ok {
+			for _, p := range on.pods {
+				for _, a := range p.Addresses {
+					if in, ok := k.unsaid(a, node); ok {
+						list = append(list, held{addr: a, owner: world.Owner{Namespace: p.Namespace, Name: p.Name, UID: p.UID}, vpc: in.VPC, node: node})
+					}
+				}
+			}
+		}
+		old, had := k.statuses.Get(key)
+		if len(list) == 0 && !had {
+			continue
+		}
+		s := &source{held: unambiguous(list)}
+		k.replace(old, s)
+		if len(s.held) == 0 {
+			k.statuses = k.statuses.Without(key)
+		} else {
+			k.statuses = k.statuses.With(key, s)
+		}
+	}
+}
+
+// unsaid returns the block of a node that an address is of, if no block says whose
+// it is.
+func (k *bookkeeper) unsaid(a netip.Addr, node string) (addressing.BlockInUse, bool) {
+	i, found := slices.BinarySearchFunc(k.byCIDR, a, func(in addressing.BlockInUse, a netip.Addr) int { return in.CIDR.Addr().Compare(a) })
+	if !found {
+		i--
+	}
+	if i < 0 || !k.byCIDR[i].CIDR.Contains(a) || k.byCIDR[i].Node != node {
+		return addressing.BlockInUse{}, false
+	}
+	in := k.byCIDR[i]
+	s, ok := k.blocks.Get(world.Key{Name: in.Name})
+	if !ok {
+		return addressing.BlockInUse{}, false
+	}
+	if _, stray := slices.BinarySearchFunc(k.strays, a, netip.Addr.Compare); stray {
+		return addressing.BlockInUse{}, false
+	}
+	// What is not in held may be allocated all the same: to two, or lent.
+	if _, said := slices.BinarySearchFunc(s.held, a, func(h held, a netip.Addr) int { return h.addr.Compare(a) }); said {
+		return addressing.BlockInUse{}, false
+	}
+	lent := slices.ContainsFunc(s.block.Lent, func(l world.Loan) bool { return l.Addr == a })
+	allocated := slices.ContainsFunc(s.block.Allocations, func(l world.Allocation) bool { return l.Addr == a })
+	return in, !lent && !allocated
+}
+
+// replace notes what differs between two versions of a source.
+func (k *bookkeeper) replace(old, now *source) {
+	a, b := old.list(), now.list()
+	for len(a) > 0 || len(b) > 0 {
+		order := 0
+		switch {
+		case len(a) == 0:
+			order = 1
+		case len(b) == 0:
+			order = -1
+		default:
+			order = a[0].addr.Compare(b[0].addr)
+		}
+		if order == 0 && a[0] == b[0] {
+			a, b = a[1:], b[1:]
+			continue
+		}
+		if order <= 0 {
+			k.note(a[0], k.gone)
+			a = a[1:]
+		}
+		if order >= 0 {
+			k.note(b[0], k.come)
+			b = b[1:]
+		}
+	}
+}
+
+func (k *bookkeeper) note(h held, in map[world.Key][]held) {
+	if key, ok := h.key(); ok {
+		in[key] = append(in[key], h)
+		k.pods[key] = true
+	} else if h.isNodes() {
+		k.nodesMoved = true
+	}
+}
+
+func (k *bookkeeper) collectNodes() {
+	k.nodes = nil
+	for s := range k.blocks.Values() {
+		for _, h := range s.held {
+			if h.isNodes() {
+				k.nodes = append(k.nodes, h)
+			}
+		}
+	}
+	slices.SortFunc(k.nodes, held.compare)
+}
+
+// changes compares what was known of each pod that may have changed with what is.
+// Addresses are the known pod's if they were given to it by its UID, or by name
+// alone; others with its name are of an instance that is not known.
+func (k *bookkeeper) changes() []podChange {
+	var changes []podChange
+	for key := range k.pods {
+		oldKnown, oldOther := k.old.index.Get(key, true), k.old.index.Get(key, false)
+		var all []held
+		for _, p := range []*pod{oldKnown, oldOther} {
+			if p != nil {
+				all = append(all, p.Value.held...)
+			}
+		}
+		for _, h := range k.gone[key] {
+			if i := slices.Index(all, h); i >= 0 {
+				all = slices.Delete(all, i, i+1)
+			}
+		}
+		all = append(all, k.come[key]...)
+		slices.SortFunc(all, held.compare)
+		known, other := &pod{Key: key, Known: true}, &pod{Key: key}
+		object, exists := k.now.Pods.Get(key)
+		for _, h := range all {
+			if exists && isInstance(object, h.owner.UID) {
+				known.Value.held = append(known.Value.held, h)
+			} else {
+				other.Value.held = append(other.Value.held, h)
+			}
+		}
+		if exists {
+			known.Labels, known.Value.ports = object.Labels, object.Ports
+		}
+		changes = appendChange(changes, oldKnown, known)
+		changes = appendChange(changes, oldOther, other)
+	}
+	return changes
+}
+
+// isInstance: runtimes name a static pod by another UID than the API does.
+func isInstance(p *world.Pod, uid string) bool {
+	return uid == "" || uid == p.UID || uid == p.StaticUID
+}
+
+// appendChange leaves out what did not change, and pods without addresses.
+func appendChange(changes []podChange, old, now *pod) []podChange {
+	if len(now.Value.held) == 0 {
+		now = nil
+	}
+	switch {
+	case old == nil && now == nil:
+		return changes
+	case old != nil && now != nil && slices.Equal(old.Value.held, now.Value.held) && slices.Equal(old.Value.ports, now.Value.ports) && maps.Equal(old.Labels, now.Labels):
+		return changes
+	}
+	return append(changes, podChange{Old: old, New: now})
+}
