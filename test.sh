@@ -28,16 +28,16 @@ run() { # run NAME DIR ARGS...
 	(cd "$2" && shift 2 && go test -json "$@" 2>&1) | .cache/report || failed=1
 }
 
-# Packages that start labs or measure run one at a time: they have the machine's two
-# cores to themselves. The others run side by side.
-labs=(./lab ./test/lab/...)
-others=$(go list ./... | grep -v -e '/lab$' -e '/test/lab/')
+# Packages that start labs or whole plugins run one at a time: they have the machine's
+# two cores to themselves. The others run side by side.
+labs=(./lab ./test/lab/... ./test/conformance/...)
+others=$(go list ./... | grep -v -e '/lab$' -e '/test/lab/' -e '/test/conformance/')
 
 if [ "$mode" = short ]; then
 	go vet ./... || failed=1
 	# shellcheck disable=SC2086
 	run "packages, race detector" . -race -p 2 -timeout "${budget}s" $others
-	run "labs" . -p 1 -timeout "${budget}s" "${labs[@]}"
+	run "labs and plugins" . -p 1 -timeout "${budget}s" "${labs[@]}"
 	run "CRDs" test/crd -timeout 300s ./...
 	run "policy cases" test/cyclonus -timeout 300s ./...
 	exit $failed
