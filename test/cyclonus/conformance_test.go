@@ -17,6 +17,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/cri-streaming/pkg/streaming/remotecommand"
@@ -27,7 +28,6 @@ import (
 	"sigs.k8s.io/network-policy-api/conformance/utils/config"
 	"sigs.k8s.io/network-policy-api/conformance/utils/suite"
 
-	"github.com/fairlead-sdn/fairlead/internal/datastore"
 	"github.com/fairlead-sdn/fairlead/internal/oracle"
 	"github.com/fairlead-sdn/fairlead/internal/packet"
 	"github.com/fairlead-sdn/fairlead/internal/world"
@@ -43,7 +43,12 @@ func TestConformance(t *testing.T) {
 		family int
 	}{{"IPv4", 0}, {"IPv6", 1}} {
 		t.Run(tt.name, func(t *testing.T) {
-			scheme := datastore.NewScheme()
+			scheme := runtime.NewScheme()
+			for _, add := range []func(*runtime.Scheme) error{corev1.AddToScheme, appsv1.AddToScheme, networkingv1.AddToScheme, policyv1beta1.Install} {
+				if err := add(scheme); err != nil {
+					t.Fatal(err)
+				}
+			}
 			p := &published{t: t, family: tt.family, Client: fake.NewClientBuilder().WithScheme(scheme).WithStatusSubresource(&appsv1.StatefulSet{}).Build()}
 			server := httptest.NewServer(http.HandlerFunc(p.exec))
 			defer server.Close()
