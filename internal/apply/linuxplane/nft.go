@@ -64,7 +64,7 @@ func (f *nftFilter) Watch(ctx context.Context, changed func(apply.Foreign)) erro
 		case e.Lost:
 			out.What = "notifications of nftables were lost: anything may have changed"
 		case e.Ours:
-			out.What = "nftables table of ours: " + strings.Join(e.Events, ", ")
+			out.What = "nftables table of ours: " + few(e.Events)
 		default:
 			return
 		}
@@ -101,4 +101,13 @@ func (f *nftFilter) Feature() string {
 		return "nftables table owned and persistent: others cannot change it"
 	}
 	return "nftables table without an owner (kernel before 6.9): watched and restored"
+}
+
+// few keeps what a flush did in one line.
+func few(events []string) string {
+	const most = 5
+	if len(events) <= most {
+		return strings.Join(events, ", ")
+	}
+	return fmt.Sprintf("%s and %d more changes", strings.Join(events[:most], ", "), len(events)-most)
 }
