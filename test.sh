@@ -23,9 +23,33 @@ mkdir -p .cache
 go build -o .cache/report ./test/report
 export FAIRLEAD_BIN=$PWD/bin
 failed=0
-run() { # run NAME DIR ARGS...
-	echo "== $1"
-	(cd "$2" && shift 2 && go test -json "$@" 2>&1) | .cache/report || failed=1
+run() { # run NAME DIR FLAGS... -- PACKAGES...
+	local name=$1 dir=$2 flags=() again
+	shift 2
+	while [ "$1" != -- ]; do
+		flags+=("$1")
+		shift
+	done
+	shift
+	echo "== $name"
+	if once "$dir" "${flags[@]}" "$@"; then return; fi
+	# Timing on a shared machine is not always what a test waits for. What failed runs
+	# once more, alone; what fails again, or has no list, has failed.
+	mapfile -t again <.cache/failed
+	if [ "${#again[@]}" = 0 ]; then
+		failed=1
+		return
+	fi
+	echo "== once more, alone: ${again[*]}"
+	if once "$dir" "${flags[@]}" -p 1 -count 1 "${again[@]}"; then
+		echo "UNSTABLE: passed the second time only: ${again[*]}"
+	else
+		failed=1
+	fi
+}
+once() { # once DIR ARGS...
+	: >.cache/failed
+	(cd "$1" && shift && go test -json "$@" 2>&1) | .cache/report -failed .cache/failed
 }
 
 # Packages that start labs or whole plugins run one at a time: they have the machine's
@@ -36,10 +60,10 @@ others=$(go list ./... | grep -v -e '/lab$' -e '/test/lab/' -e '/test/conformanc
 if [ "$mode" = short ]; then
 	go vet ./... || failed=1
 	# shellcheck disable=SC2086
-	run "packages, race detector" . -race -p 2 -timeout "${budget}s" $others
-	run "labs and plugins" . -p 1 -timeout "${budget}s" "${labs[@]}"
-	run "CRDs" test/crd -timeout 300s ./...
-	run "policy cases" test/cyclonus -timeout 300s ./...
+	run "packages, race detector" . -race -p 2 -timeout "${budget}s" -- $others
+	run "labs and plugins" . -p 1 -timeout "${budget}s" -- "${labs[@]}"
+	run "CRDs" test/crd -timeout 300s -- ./...
+	run "policy cases" test/cyclonus -timeout 300s -- ./...
 	exit $failed
 fi
 
@@ -53,6 +77,6 @@ while read -r dir; do
 		echo "did not run: the long tests of $dir: ${left}s of ${budget}s are left"
 		continue
 	fi
-	run "long tests of $dir" . -timeout "${left}s" -run Long "./$dir"
+	run "long tests of $dir" . -timeout "${left}s" -run Long -- "./$dir"
 done <.cache/long
 exit $failed

@@ -8,6 +8,7 @@ import (
 	"bufio"
 	"bytes"
 	"encoding/json"
+	"flag"
 	"fmt"
 	"io"
 	"os"
@@ -29,15 +30,25 @@ type report struct {
 	skipped []string
 	passed  int
 	failed  int
+	// packages that failed, in order.
+	packages []string
 }
 
 func main() {
+	list := flag.String("failed", "", "file to write the import paths of failed packages to")
+	flag.Parse()
 	r := report{out: os.Stdout, output: map[key][]string{}}
 	if err := r.read(os.Stdin); err != nil {
 		fmt.Fprintln(os.Stderr, "report:", err)
 		os.Exit(1)
 	}
 	r.summary()
+	if *list != "" {
+		if err := os.WriteFile(*list, []byte(strings.Join(r.packages, "\n")), 0o644); err != nil {
+			fmt.Fprintln(os.Stderr, "report:", err)
+			os.Exit(1)
+		}
+	}
 	if r.failed > 0 {
 		os.Exit(1)
 	}
@@ -82,6 +93,7 @@ func (r *report) end(e event, k key) {
 	if e.Test == "" {
 		if e.Action == "fail" {
 			r.failed++
+			r.packages = append(r.packages, e.Package)
 			r.print(k)
 		}
 		if e.Action != "skip" {
