@@ -87,7 +87,7 @@ func (d *Driver) Adopted() bool { return d.found }
 
 // applyTries bounds how often Apply starts over because somebody else changed the
 // ruleset meanwhile.
-const applyTries = 16
+const applyTries = 64
 
 // Apply makes the table in the kernel equal to the desired one, in one
 // transaction that the kernel takes whole or refuses whole; a refusal names the

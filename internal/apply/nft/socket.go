@@ -22,8 +22,9 @@ const (
 	sendBuffer = 4 << 20
 	recvBuffer = 8 << 20
 
-	// dumpTries bounds the repeats of a dump that the kernel says was disturbed.
-	dumpTries = 16
+	// dumpTries bounds the repeats of a dump that the kernel says was disturbed: a dump takes
+	// a millisecond, and somebody may be writing without a pause.
+	dumpTries = 256
 )
 
 // message is one received netlink message.
