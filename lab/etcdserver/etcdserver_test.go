@@ -87,8 +87,9 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// A client that watches must not hold up Close.
-func TestCloseIsQuick(t *testing.T) {
+// A client that watches must not hold up Close for long: etcd gives its streams one
+// request timeout to end, 6 s with the lab's settings, and often needs none of it.
+func TestCloseEndsUnderWatch(t *testing.T) {
 	s, err := Start(t.Context(), Config{Dir: socketDir(t)})
 	if err != nil {
 		t.Fatal(err)
@@ -98,7 +99,7 @@ func TestCloseIsQuick(t *testing.T) {
 	<-events
 	begin := time.Now()
 	s.Close()
-	if d := time.Since(begin); d > 3*time.Second {
+	if d := time.Since(begin); d > 15*time.Second {
 		t.Errorf("Close took %s", d)
 	}
 }
