@@ -1,4 +1,4 @@
-// Fairlead-cni is the CNI plugin that a container runtime executes: a pipe from
+// Command fairlead-cni is the CNI plugin that a container runtime executes: a pipe from
 // standard input and the CNI_* variables to the agent's socket, and from its
 // answer to standard output and the exit status. The agent parses, decides and
 // writes the result; package internal/serve/cni/cniapi is the contract.

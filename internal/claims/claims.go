@@ -103,7 +103,6 @@ var (
 const (
 	RunDir         = "/run/fairlead"
 	StateDir       = "/var/lib/fairlead"
-	CNISocket      = RunDir + "/cni.sock"
 	AdminSocket    = RunDir + "/admin.sock"
 	BPFPinDir      = "/sys/fs/bpf/fairlead"
 	PortPrefix     = "flp"
