@@ -37,6 +37,7 @@ type State struct {
 	routes   *addressing.Routes
 	tunnels  *tunnels
 	ports    *ports
+	policies *policies
 
 	// computed names the stages that this Compile did not take over, in order.
 	computed []string
@@ -60,7 +61,7 @@ func (c *Compiler) Compile(prev *State, snap *world.Snapshot) (intent.Node, *Sta
 	next := &State{
 		config: c.config, world: *snap,
 		tenancy: prev.tenancy, underlay: prev.underlay, subnets: prev.subnets,
-		routes: prev.routes, tunnels: prev.tunnels, ports: prev.ports,
+		routes: prev.routes, tunnels: prev.tunnels, ports: prev.ports, policies: prev.policies,
 	}
 	next.update(prev)
 	n, mtuProblems := next.intent()
@@ -99,25 +100,24 @@ func (s *State) update(prev *State) {
 		s.ports = decidePorts(s.tenancy, s.subnets, now.Attachments)
 		s.computed = append(s.computed, "ports")
 	}
+	s.updatePolicies(prev)
 }
 
 // intent puts the stages together.
 func (s *State) intent() (intent.Node, []world.Problem) {
 	mtu, problems := s.underlay.MTU(s.config.MTU, s.subnets.Overlay, s.subnets.IPv6)
-	sets := slices.Concat(s.subnets.AddressSets, s.routes.AddressSets)
-	slices.SortFunc(sets, intent.AddressSet.Compare)
 	return intent.Node{
 		Name: s.config.Node, MTU: mtu,
 		Underlay: s.underlay.Addresses, VTEPMAC: s.underlay.VTEPMAC,
 		VPCs: s.tenancy.VPCs, Subnets: s.subnets.List, Peers: s.underlay.Peers,
-		Routes: s.routes.List, Tunnels: s.tunnels.list, Ports: s.ports.list,
-		NATs: s.subnets.NATs, AddressSets: sets,
+		Routes: s.routes.List, Tunnels: s.tunnels.list, Ports: s.policies.ports,
+		NATs: s.subnets.NATs, AddressSets: s.policies.sets, RuleLists: s.policies.lists,
 	}, problems
 }
 
 func (s *State) problems(more []world.Problem) []world.Problem {
 	all := slices.Concat(s.tenancy.Problems, s.underlay.Problems, s.subnets.Problems,
-		s.routes.Problems, s.tunnels.problems, s.ports.problems, more)
+		s.routes.Problems, s.tunnels.problems, s.ports.problems, s.policies.problems, more)
 	slices.SortFunc(all, world.Problem.Compare)
 	return slices.Compact(all)
 }

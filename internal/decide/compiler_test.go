@@ -1,7 +1,6 @@
 package decide
 
 import (
-	"fmt"
 	"math/rand/v2"
 	"net/netip"
 	"testing"
@@ -27,7 +26,11 @@ var asValues = cmp.Options{
 func TestIncrementalEqualsFromScratch(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		compiler := New(Config{Node: "n1", MTU: rapid.SampledFrom([]int{0, 0, 1200, 1400}).Draw(t, "configured MTU")})
-		store := world.NewStore(nil)
+		var start *world.Snapshot
+		if rapid.Bool().Draw(t, "from a cluster") {
+			start = worldtest.Local(worldtest.DrawPolicies(t, worldtest.Draw(t)), "n1")
+		}
+		store := world.NewStore(start)
 		var state *State
 		for range rapid.IntRange(1, 40).Draw(t, "steps") {
 			var changes []world.Change
@@ -89,7 +92,7 @@ func TestOrderOfChangesDoesNotMatter(t *testing.T) {
 // TestDrawnClustersAreValid compiles consistent clusters for every node.
 func TestDrawnClustersAreValid(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		snap := worldtest.Draw(t)
+		snap := worldtest.DrawPolicies(t, worldtest.Draw(t))
 		for n := range snap.NodeNetworks.Values() {
 			got, _, _ := New(Config{Node: n.Name}).Compile(nil, worldtest.Local(snap, n.Name))
 			if faults := intent.Validate(got); len(faults) > 0 {
@@ -105,7 +108,7 @@ func TestUnchangedInputsComputeNothing(t *testing.T) {
 	store := world.NewStore(snap)
 	compiler := New(Config{Node: "node0000"})
 	_, state, _ := compiler.Compile(nil, snap)
-	if diff := cmp.Diff([]string{"tenancy", "underlay", "subnets", "routes", "tunnels", "ports"}, state.computed); diff != "" {
+	if diff := cmp.Diff([]string{"tenancy", "underlay", "subnets", "routes", "tunnels", "ports", "policies"}, state.computed); diff != "" {
 		t.Fatalf("from scratch (-want +got):\n%s", diff)
 	}
 	block := *get(snap.Blocks, "default.0a800040-26")
@@ -126,11 +129,11 @@ func TestUnchangedInputsComputeNothing(t *testing.T) {
 		{"nothing", world.Change{}, nil},
 		{"a pod", world.Change{Kind: world.KindPod, Key: world.Key{Namespace: "ns0000", Name: "web-00001"}}, nil},
 		{"an allocation", world.Change{Kind: world.KindBlock, Key: world.Key{Name: block.Name}, Object: &block}, nil},
-		{"a loan", world.Change{Kind: world.KindBlock, Key: world.Key{Name: lending.Name}, Object: &lending}, []string{"routes"}},
+		{"a loan", world.Change{Kind: world.KindBlock, Key: world.Key{Name: lending.Name}, Object: &lending}, []string{"routes", "policies"}},
 		{"what a node wants", world.Change{Kind: world.KindNodeNetwork, Key: world.Key{Name: "node0001"}, Object: &network}, nil},
-		{"a node's MTU", world.Change{Kind: world.KindNodeNetwork, Key: world.Key{Name: "node0001"}, Object: &bigger}, []string{"underlay", "subnets", "routes", "tunnels", "ports"}},
+		{"a node's MTU", world.Change{Kind: world.KindNodeNetwork, Key: world.Key{Name: "node0001"}, Object: &bigger}, []string{"underlay", "subnets", "routes", "tunnels", "ports", "policies"}},
 		{"a node's labels", world.Change{Kind: world.KindNode, Key: world.Key{Name: "node0001"}, Object: &world.Node{Name: "node0001"}}, nil},
-		{"an attachment", world.Change{Kind: world.KindAttachment, Key: world.Key{Name: attachment.ID}, Object: &attachment}, []string{"ports"}},
+		{"an attachment", world.Change{Kind: world.KindAttachment, Key: world.Key{Name: attachment.ID}, Object: &attachment}, []string{"ports", "policies"}},
 		{"a tunnel address", world.Change{Kind: world.KindTunnelAddress, Key: world.Key{Name: "x"}, Object: &world.TunnelAddress{Subnet: "default"}}, []string{"tunnels"}},
 	} {
 		next := store.Apply(tt.change)
@@ -154,65 +157,4 @@ func first[T any](table world.Table[*T]) *T {
 		return v
 	}
 	panic("the table is empty")
-}
-
-func BenchmarkCompileFromScratch(b *testing.B) {
-	snap := worldtest.Local(worldtest.Large(1000, 50), "node0500")
-	compiler := New(Config{Node: "node0500"})
-	b.ReportAllocs()
-	for b.Loop() {
-		compiler.Compile(nil, snap)
-	}
-}
-
-func BenchmarkCompileOneChangedPod(b *testing.B) {
-	snap := worldtest.Local(worldtest.Large(1000, 50), "node0500")
-	compiler := New(Config{Node: "node0500"})
-	store := world.NewStore(snap)
-	_, state, _ := compiler.Compile(nil, snap)
-	// What one new pod elsewhere costs: its Pod and its block. Odd rounds undo it.
-	pod := world.Change{Kind: world.KindPod, Key: world.Key{Namespace: "ns0000", Name: "web-00007"}}
-	before, _ := snap.Pods.Get(pod.Key)
-	blockKey := world.Key{Name: "default.0a800040-26"}
-	old, _ := snap.Blocks.Get(blockKey)
-	smaller := *old
-	smaller.Allocations = smaller.Allocations[:len(smaller.Allocations)-1]
-	b.ReportAllocs()
-	for i := 0; b.Loop(); i++ {
-		block := world.Change{Kind: world.KindBlock, Key: blockKey, Object: old}
-		pod.Object = before
-		if i%2 == 0 {
-			block.Object, pod.Object = &smaller, nil
-		}
-		_, state, _ = compiler.Compile(state, store.Apply(pod, block))
-	}
-}
-
-func BenchmarkCompileOneAttachment(b *testing.B) {
-	snap := worldtest.Local(worldtest.Large(1000, 50), "node0500")
-	compiler := New(Config{Node: "node0500"})
-	store := world.NewStore(snap)
-	_, state, _ := compiler.Compile(nil, snap)
-	a := first(snap.Attachments)
-	for i := 0; b.Loop(); i++ {
-		c := world.Change{Kind: world.KindAttachment, Key: world.Key{Name: a.ID}}
-		if i%2 == 1 {
-			c.Object = a
-		}
-		_, state, _ = compiler.Compile(state, store.Apply(c))
-	}
-}
-
-func BenchmarkCompileOneLoan(b *testing.B) {
-	snap := worldtest.Local(worldtest.Large(1000, 50), "node0500")
-	compiler := New(Config{Node: "node0500"})
-	store := world.NewStore(snap)
-	_, state, _ := compiler.Compile(nil, snap)
-	key := world.Key{Name: "default.0a800040-26"}
-	old, _ := snap.Blocks.Get(key)
-	for i := 0; b.Loop(); i++ {
-		block := *old
-		block.Lent = []world.Loan{{Addr: netip.MustParseAddr("10.128.0.126"), Node: fmt.Sprintf("node%04d", i%1000)}}
-		_, state, _ = compiler.Compile(state, store.Apply(world.Change{Kind: world.KindBlock, Key: key, Object: &block}))
-	}
 }

@@ -6,8 +6,9 @@
 //
 // The State that a Compile returns is a cache for the next one and nothing more:
 // stages whose inputs are the same tables are not computed again, and the result
-// equals a compile from scratch. The intent shares its slices with the State and
-// with later intents: whoever holds one must not change it.
+// equals a compile from scratch. The stage of policies, which almost every change
+// reaches, looks at what the change concerns only. The intent shares its slices with
+// the State and with later intents: whoever holds one must not change it.
 //
 // The stages, each a pure function in a package below or a file here:
 //
@@ -17,6 +18,9 @@
 //	routes     Blocks, subnets, underlay        → Routes, AddressSets
 //	tunnels    TunnelAddresses, subnets         → Tunnels
 //	ports      Attachments, tenancy, subnets    → Ports
+//	policies   both kinds of policies, Pods,    → RuleLists, the lists of Ports,
+//	           Namespaces, Nodes, NodeNetworks,   AddressSets
+//	           Blocks, underlay, routes, ports
 //
 // The package does no I/O, reads no clock and writes no log.
 package decide

@@ -8,6 +8,7 @@ import (
 
 	"github.com/fairlead-sdn/fairlead/internal/claims"
 	"github.com/fairlead-sdn/fairlead/internal/decide/addressing"
+	"github.com/fairlead-sdn/fairlead/internal/decide/policy"
 	"github.com/fairlead-sdn/fairlead/internal/decide/tenancy"
 	"github.com/fairlead-sdn/fairlead/internal/intent"
 	"github.com/fairlead-sdn/fairlead/internal/packet"
@@ -15,8 +16,10 @@ import (
 )
 
 type ports struct {
-	list     []intent.Port
-	problems []world.Problem
+	list []intent.Port
+	// endpoints say of each port of the list whose it is.
+	endpoints []policy.Endpoint
+	problems  []world.Problem
 }
 
 // exclusive is what only one port may hold: an address of a VPC, or the name of a
@@ -40,6 +43,7 @@ func decidePorts(t *tenancy.Result, s *addressing.Subnets, attachments world.Tab
 		port, ok := p.port(t, s, a)
 		if ok && p.claim(holders, a, port) {
 			p.list = append(p.list, port)
+			p.endpoints = append(p.endpoints, policy.Endpoint{Port: port.ID, VPC: port.VPC, Pod: a.Pod})
 		}
 	}
 	slices.SortFunc(p.problems, world.Problem.Compare)

@@ -294,10 +294,16 @@ func (t *trial) tunnelSource() (string, bool) {
 // judgeReply: a packet that answers a flow goes to where the flow came from, as
 // long as the flow itself is still allowed.
 func (t *trial) judgeReply(f Flow) Verdict {
+	p := t.probe.Packet
+	// Without masquerading the routers may know another way back, on which nobody
+	// knows the flow.
+	otherWay := p.Dst == f.Probe.Packet.Src && t.probe.From.Kind == Outside && t.probe.From.Node != f.Probe.From.Node
 	if cut, is := t.cut(f, "it answers a flow that is not allowed any more"); is {
+		if otherWay {
+			cut.Outcomes = append(cut.Outcomes, t.judge().Outcomes...)
+		}
 		return cut
 	}
-	p := t.probe.Packet
 	v := Verdict{Allowed: true, Stages: []Stage{{Name: "flow", Pass: true, Why: "it answers a known flow: " + f.Probe.Packet.String()}}}
 	original := p
 	original.Dst, original.DstPort = f.Probe.Packet.Src, f.Probe.Packet.SrcPort
@@ -306,9 +312,7 @@ func (t *trial) judgeReply(f Flow) Verdict {
 		// A node may have chosen its tunnel address itself, or had it put in.
 		v.Outcomes = append(v.Outcomes, Outcome{At: f.from(t.m), Packet: p})
 	}
-	if p.Dst == original.Dst && t.probe.From.Kind == Outside && t.probe.From.Node != f.Probe.From.Node {
-		// Without masquerading the routers may know another way back, on which nobody
-		// knows the flow.
+	if otherWay {
 		v.Outcomes = append(v.Outcomes, t.judge().Outcomes...)
 	}
 	return v

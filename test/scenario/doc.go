@@ -4,6 +4,7 @@
 // Each testdata/*.txtar is read from the top. Its files are
 //
 //	world, change   objects, one a line; "- KIND NAME" removes one
+//	policies        NetworkPolicies and ClusterNetworkPolicies, as YAML
 //	ask             questions, one a line
 //	want            all answers, in order; go test -update writes them
 //
@@ -17,18 +18,24 @@
 //	block SUBNET CIDR NODE                         named SUBNET.CIDR
 //	lend SUBNET ADDRESS NODE
 //	tunnel NODE SUBNET ADDRESS …
-//	pod NAMESPACE/NAME NODE SUBNET ADDRESS …       listens on TCP 80
+//	pod NAMESPACE/NAME NODE SUBNET ADDRESS … [KEY=VALUE …] [ports=[NAME:]PORT[/PROTOCOL],…]
+//	                                               listens on TCP 80 unless ports are given
 //	hostpod NAMESPACE/NAME NODE                    in the host's network
 //
 // The questions:
 //
 //	intent NODE                         the intent, whole
 //	routes NODE                         its routes only
+//	lists NODE                          what policies come to there: the ports that have
+//	                                    lists, the lists, and the sets that they use
 //	problems NODE                       what is wrong, as the node sees it
 //	probe FROM TO [4|6]                 pod to pod, TCP 80: the oracle's verdict
 //	packet FROM SOURCE DESTINATION      UDP; FROM is a pod, node/NAME or outside/ENTRY
+//	flow FROM TO PORT[/PROTOCOL]        may FROM begin a flow to TO, a pod or an address,
+//	                                    and which policy says so; the sender has, outside,
+//	                                    an address of documentation (RFC 5737, RFC 3849)
 //
 // Whatever is asked, each node's intent is valid, what is compiled from the cache
-// equals what is compiled anew, and the plane in memory does with each probe and
-// packet what the oracle permits.
+// equals what is compiled anew, and the plane in memory does with each packet and flow
+// what the oracle permits.
 package scenario

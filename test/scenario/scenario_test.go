@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -80,6 +81,11 @@ func play(t *testing.T, archive *txtar.Archive) string {
 				t.Fatalf("file %s: %v", f.Name, err)
 			}
 			p.compile()
+		case "policies":
+			if err := p.policies(f.Data); err != nil {
+				t.Fatalf("file %s: %v", f.Name, err)
+			}
+			p.compile()
 		case "ask":
 			for line := range strings.Lines(string(f.Data)) {
 				if line = strings.TrimSpace(line); line != "" {
@@ -129,6 +135,10 @@ func (p *scene) ask(line string) {
 		for _, r := range p.intents[words[1]].Routes {
 			fmt.Fprintf(&p.out, "%s: %s\n", r.Ref(), r)
 		}
+	case "lists":
+		p.lists(p.intents[words[1]])
+	case "flow":
+		p.flow(words[1], words[2], words[3])
 	case "problems":
 		for _, problem := range p.problems[words[1]] {
 			fmt.Fprintf(&p.out, "%s %s: %s: %s\n", problem.Kind, problem.Key, problem.Reason, problem.Message)
@@ -184,22 +194,105 @@ func (p *scene) verdict(v oracle.Verdict) {
 	}
 }
 
+// lists writes what policies come to on a node.
+func (p *scene) lists(n intent.Node) {
+	for _, port := range n.Ports {
+		if port.Ingress+port.Egress != "" {
+			fmt.Fprintf(&p.out, "pod %s: %s\n", port.Pod, strings.Join(strings.Fields(port.Ingress+" "+port.Egress), ", "))
+		}
+	}
+	used := map[string]bool{}
+	for _, l := range n.RuleLists {
+		fmt.Fprintf(&p.out, "%s: %s\n", l.Ref(), l)
+		for _, r := range l.Rules {
+			for _, s := range r.Match.Sets {
+				used[s] = true
+			}
+		}
+	}
+	for _, s := range n.AddressSets {
+		if used[s.Name] {
+			fmt.Fprintf(&p.out, "%s: %s\n", s.Ref(), s)
+		}
+	}
+}
+
+// flow writes whether a flow may begin, and what each end's policies say of it.
+func (p *scene) flow(from, to, port string) {
+	p.Helper()
+	listens, err := parsePort(port)
+	if err != nil {
+		p.Fatalf("%q is no port: %v", port, err)
+	}
+	dst, err := netip.ParseAddr(to)
+	if err != nil {
+		dst = p.address(to, true)
+	}
+	probe := oracle.Probe{From: p.place(from), Packet: packet.Packet{
+		Dst: dst, Protocol: listens.Protocol, SrcPort: 40000, DstPort: listens.Port, SYN: listens.Protocol == packet.TCP,
+	}}
+	switch probe.From.Kind {
+	case oracle.Pod:
+		probe.Packet.Src = p.address(from, dst.Is4())
+	case oracle.Node:
+		n, _ := p.snapshot().NodeNetworks.Get(world.Key{Name: probe.From.Node})
+		i := slices.IndexFunc(n.Addresses, func(a netip.Prefix) bool { return a.Addr().Is4() == dst.Is4() })
+		probe.Packet.Src = n.Addresses[i].Addr()
+	default:
+		probe.Packet.Src = netip.MustParseAddr("203.0.113.7")
+		if dst.Is6() {
+			probe.Packet.Src = netip.MustParseAddr("2001:db8::7")
+		}
+	}
+	v := oracle.Judge(p.snapshot(), nil, probe)
+	word := "refused"
+	if v.Allowed {
+		word = "allowed"
+	}
+	fmt.Fprintln(&p.out, word)
+	for i, s := range v.Stages {
+		if s.Name == "egress" || s.Name == "ingress" || !v.Allowed && i == len(v.Stages)-1 {
+			fmt.Fprintf(&p.out, "  %s\n", s)
+		}
+	}
+	p.carry(probe, v)
+}
+
+// address is a pod's own, of a family.
+func (p *scene) address(pod string, is4 bool) netip.Addr {
+	p.Helper()
+	for b := range p.snapshot().Blocks.Values() {
+		for _, a := range b.Allocations {
+			if (world.Key{Namespace: a.Owner.Namespace, Name: a.Owner.Name}) == key(pod) && a.Addr.Is4() == is4 {
+				return a.Addr
+			}
+		}
+	}
+	p.Fatalf("the pod %s has no address of that family", pod)
+	return netip.Addr{}
+}
+
 // send lets the plane in memory carry the packet, and writes how it looked on the
 // underlay.
 func (p *scene) send(probe oracle.Probe, v oracle.Verdict) {
 	p.Helper()
-	from := memplane.Place{Node: probe.From.Node, Outside: probe.From.Kind == oracle.Outside}
-	if probe.From.Kind == oracle.Pod {
-		from.Port = portID(probe.From.Pod)
-	}
-	d := p.fabric.Send(from, probe.Packet)
-	for _, f := range d.Frames {
+	for _, f := range p.carry(probe, v).Frames {
 		if f.Encapsulated() {
 			fmt.Fprintf(&p.out, "  frame: %s > %s VNI %d [%s]\n", f.OuterSrc, f.OuterDst, f.VNI, f.Inner)
 		} else {
 			fmt.Fprintf(&p.out, "  frame: %s\n", f.Inner)
 		}
 	}
+}
+
+// carry lets the plane in memory carry the packet, and wants what the oracle permits.
+func (p *scene) carry(probe oracle.Probe, v oracle.Verdict) memplane.Delivery {
+	p.Helper()
+	from := memplane.Place{Node: probe.From.Node, Outside: probe.From.Kind == oracle.Outside}
+	if probe.From.Kind == oracle.Pod {
+		from.Port = portID(probe.From.Pod)
+	}
+	d := p.fabric.Send(from, probe.Packet)
 	observed := oracle.Outcome{Dropped: d.Dropped, Packet: d.Packet}
 	if !d.Dropped {
 		observed.At = oracle.Place{Kind: oracle.Node, Node: d.At.Node}
@@ -216,6 +309,7 @@ func (p *scene) send(probe oracle.Probe, v oracle.Verdict) {
 	if !v.Permits(observed) {
 		p.Errorf("%s: the plane: %s (%s); the oracle permits %v", probe.Packet, observed, d.Why, v.Outcomes)
 	}
+	return d
 }
 
 // portID is the ID that worldtest.Local gives to the attachment of a pod.

@@ -1,6 +1,7 @@
 package scenario
 
 import (
+	"bytes"
 	"cmp"
 	"fmt"
 	"net/netip"
@@ -9,8 +10,10 @@ import (
 	"strings"
 	"time"
 
+	"github.com/fairlead-sdn/fairlead/internal/datastore"
 	"github.com/fairlead-sdn/fairlead/internal/packet"
 	"github.com/fairlead-sdn/fairlead/internal/world"
+	"github.com/fairlead-sdn/fairlead/internal/world/feed"
 )
 
 // object is one line: words, options with a value, and flags.
@@ -127,12 +130,13 @@ func (b *builder) line(line string) (err error) {
 
 func (b *builder) remove(kind, name string) error {
 	key := world.Key{Name: name}
-	if ns, n, ok := strings.Cut(name, "/"); ok && kind == "pod" {
+	if ns, n, ok := strings.Cut(name, "/"); ok && (kind == "pod" || kind == "networkpolicy") {
 		key = world.Key{Namespace: ns, Name: n}
 	}
 	kinds := map[string][]world.Kind{
 		"node": {world.KindNode}, "nodenetwork": {world.KindNodeNetwork}, "vpc": {world.KindVPC}, "namespace": {world.KindNamespace},
 		"tenant": {world.KindNetNamespace}, "subnet": {world.KindSubnet}, "block": {world.KindBlock}, "pod": {world.KindPod},
+		"networkpolicy": {world.KindNetworkPolicy}, "clusternetworkpolicy": {world.KindClusterNetworkPolicy},
 	}
 	before := b.snapshot()
 	for _, k := range kinds[kind] {
@@ -235,10 +239,54 @@ func (b *builder) allocate(node, subnet string, addrs []string, owner world.Owne
 func (b *builder) pod(kind string, o object) error {
 	ns, name, _ := strings.Cut(o.words[0], "/")
 	p := &world.Pod{Namespace: ns, Name: name, UID: ns + "-" + name, Node: o.words[1], HostNetwork: kind == "hostpod"}
-	p.Ports = []world.ContainerPort{{Protocol: packet.TCP, Port: 80}}
+	for _, text := range strings.Split(o.text("ports", "80"), ",") {
+		port, err := parsePort(text)
+		if err != nil {
+			return err
+		}
+		p.Ports = append(p.Ports, port)
+	}
+	p.Labels = o.options
 	b.set(world.KindPod, world.Key{Namespace: ns, Name: name}, p)
 	if p.HostNetwork {
 		return nil
 	}
 	return b.allocate(p.Node, o.words[2], o.words[3:], world.Owner{Namespace: ns, Name: name, UID: p.UID})
+}
+
+// parsePort reads "[NAME:]PORT[/PROTOCOL]".
+func parsePort(text string) (world.ContainerPort, error) {
+	c := world.ContainerPort{Protocol: packet.TCP}
+	name, number, named := strings.Cut(text, ":")
+	if !named {
+		name, number = "", text
+	}
+	c.Name = name
+	number, protocol, has := strings.Cut(number, "/")
+	n, err := strconv.ParseUint(number, 10, 16)
+	if err == nil && has {
+		c.Protocol, err = packet.ParseProtocol(protocol)
+	}
+	c.Port = uint16(n)
+	return c, err
+}
+
+// policies reads a manifest, as a user writes it.
+func (b *builder) policies(text []byte) error {
+	objects, err := datastore.DecodeManifest(bytes.NewReader(text))
+	if err != nil {
+		return err
+	}
+	for _, o := range objects {
+		kind, err := datastore.KindOf(o)
+		if err != nil {
+			return err
+		}
+		v, problems := feed.Convert(world.Kind(kind), o)
+		if len(problems) > 0 {
+			return fmt.Errorf("%s %s: %+v", kind, o.GetName(), problems)
+		}
+		b.set(world.Kind(kind), world.Key{Namespace: o.GetNamespace(), Name: o.GetName()}, v)
+	}
+	return nil
 }

@@ -34,15 +34,9 @@ type cluster struct {
 }
 
 func newCluster(t *rapid.T, snap *world.Snapshot) *cluster {
-	c := &cluster{snap: snap, model: oracle.Read(snap), fabric: NewFabric()}
+	c := &cluster{fabric: NewFabric()}
+	c.become(t, snap)
 	for n := range snap.NodeNetworks.Values() {
-		desired, _, _ := decide.New(decide.Config{Node: n.Name}).Compile(nil, worldtest.Local(snap, n.Name))
-		if faults := intent.Validate(desired); len(faults) > 0 {
-			t.Fatalf("invalid intent of %s: %v\n%s", n.Name, faults, desired)
-		}
-		if _, err := c.fabric.Node(n.Name).Apply(t.Context(), desired, apply.Options{}); err != nil {
-			t.Fatal(err)
-		}
 		c.senders = append(c.senders, oracle.Place{Kind: oracle.Node, Node: n.Name})
 		for _, p := range n.Addresses {
 			c.addresses = append(c.addresses, p.Addr())
@@ -65,6 +59,20 @@ func newCluster(t *rapid.T, snap *world.Snapshot) *cluster {
 		c.addresses = append(c.addresses, netip.MustParseAddr(s))
 	}
 	return c
+}
+
+// become compiles and applies another world.
+func (c *cluster) become(t *rapid.T, snap *world.Snapshot) {
+	c.snap, c.model = snap, oracle.Read(snap)
+	for n := range snap.NodeNetworks.Values() {
+		desired, _, _ := decide.New(decide.Config{Node: n.Name}).Compile(nil, worldtest.Local(snap, n.Name))
+		if faults := intent.Validate(desired); len(faults) > 0 {
+			t.Fatalf("invalid intent of %s: %v\n%s", n.Name, faults, desired)
+		}
+		if _, err := c.fabric.Node(n.Name).Apply(t.Context(), desired, apply.Options{}); err != nil {
+			t.Fatal(err)
+		}
+	}
 }
 
 func (c *cluster) hold(a world.Allocation, node string) {
@@ -138,6 +146,11 @@ func (c *cluster) packet(seed uint64) oracle.Probe {
 	if len(c.sent) == 0 { // Without ports a masqueraded conversation is like any other between two machines.
 		protocols = append(protocols, packet.ICMP)
 	}
+	if len(c.sent) > 0 && r.IntN(6) == 0 { // Another packet of a flow.
+		p := pick(r, c.sent).Probe
+		p.Packet.SYN = false
+		return p
+	}
 	p := packet.Packet{Dst: pick(r, c.addresses), Protocol: pick(r, protocols)}
 	if own := c.own(pick(r, c.senders)); len(own) > 0 && r.IntN(2) == 0 {
 		p.Dst = pick(r, own)
@@ -191,10 +204,17 @@ func (c *cluster) podOf(id string) world.Key {
 	return c.senders[i].Pod
 }
 
-// outOfScope reports whether nothing is promised about a packet from outside: it
-// stays outside, or it bears an address that may come in by the underlay as it is,
-// and the underlay cannot tell.
+// outOfScope reports whether nothing is promised about a packet: it looks like one of
+// another conversation after masquerading, and whoever gets it cannot tell. Or it is
+// from outside and stays there, or bears an address that may come in by the underlay
+// as it is, and the underlay cannot tell.
 func (c *cluster) outOfScope(p oracle.Probe) bool {
+	looks := tupleOf(p.Packet)
+	if slices.ContainsFunc(c.sent, func(f oracle.Flow) bool {
+		return f.At.Kind == oracle.Pod && tupleOf(f.Packet) == looks && tupleOf(f.Probe.Packet) != looks
+	}) {
+		return true
+	}
 	if p.From.Kind != oracle.Outside {
 		return false
 	}
@@ -218,7 +238,7 @@ func (c *cluster) outOfScope(p oracle.Probe) bool {
 // for every node, applied to planes that carry packets by the wire contract; what
 // happens to each packet must be one of the oracle's permitted outcomes.
 func TestAgreesWithOracle(t *testing.T) {
-	stages := []string{"source", "destination", "vpc", "tenant", "flow", "nat", "path", "delivery"}
+	stages := []string{"source", "destination", "vpc", "tenant", "egress", "flow", "nat", "path", "ingress", "delivery", "cut", "cut answer"}
 	counts := map[string]int{}
 	missing := func(stage string) bool { return counts[stage] == 0 }
 	// A round that meets every stage is usual, and proves something about each.
@@ -234,25 +254,40 @@ func TestAgreesWithOracle(t *testing.T) {
 	}
 }
 
-// agree sends packets through one drawn world.
+// agree sends packets through one drawn world, whose policies change now and then.
 func agree(t *rapid.T, counts map[string]int) {
-	c := newCluster(t, worldtest.Draw(t))
-	for _, seed := range rapid.SliceOfN(rapid.Uint64(), 20, 60).Draw(t, "packets") {
-		probe := c.packet(seed)
-		if c.outOfScope(probe) {
-			continue
+	plain := worldtest.Draw(t)
+	c := newCluster(t, worldtest.DrawPolicies(t, plain))
+	for range rapid.IntRange(1, 3).Draw(t, "policies") {
+		for _, seed := range rapid.SliceOfN(rapid.Uint64(), 10, 40).Draw(t, "packets") {
+			probe := c.packet(seed)
+			if !c.outOfScope(probe) {
+				counts[c.agreeOn(t, probe)]++
+			}
 		}
-		verdict := c.model.Judge(&c.flows, probe)
-		observed, delivery := c.send(probe)
-		if !verdict.Permits(observed) {
-			t.Fatal(c.explain(probe, verdict, observed, delivery))
-		}
-		counts[verdict.Stages[len(verdict.Stages)-1].Name]++
-		c.flows.Begin(probe, observed)
-		if !observed.Dropped {
-			c.sent = append(c.sent, oracle.Flow{Probe: probe, At: observed.At, Packet: observed.Packet})
-		}
+		c.become(t, worldtest.DrawPolicies(t, plain))
 	}
+}
+
+// agreeOn sends one packet, and returns the stage that ended its way.
+func (c *cluster) agreeOn(t *rapid.T, probe oracle.Probe) string {
+	verdict := c.model.Judge(&c.flows, probe)
+	observed, delivery := c.send(probe)
+	if !verdict.Permits(observed) {
+		t.Fatal(c.explain(probe, verdict, observed, delivery))
+	}
+	c.flows.Begin(probe, observed)
+	if !observed.Dropped {
+		c.sent = append(c.sent, oracle.Flow{Probe: probe, At: observed.At, Packet: observed.Packet})
+	}
+	name := verdict.Stages[len(verdict.Stages)-1].Name
+	switch {
+	case !strings.Contains(delivery.Why, "which is cut"):
+		return name
+	case name == "flow":
+		return "cut answer"
+	}
+	return "cut"
 }
 
 // explain prints a counterexample for people.

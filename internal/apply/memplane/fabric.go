@@ -29,7 +29,7 @@ func (f *Fabric) Node(name string) *Plane {
 	if !ok {
 		p = &Plane{
 			fabric: f, name: name, faults: map[intent.Ref]error{}, watchers: map[int]func(apply.Foreign){},
-			flows: &conntrack{known: map[tuple]tuple{}},
+			flows: &conntrack{known: map[tuple]direction{}},
 		}
 		f.nodes[name] = p
 	}
@@ -123,6 +123,9 @@ func (f *Fabric) Inject(frame Frame) Delivery {
 type journey struct {
 	fabric *Fabric
 	hops   int
+	// passed are notes of the nodes that the packet went through, kept if it arrives:
+	// what was refused on its way began no conversation anywhere.
+	passed []func()
 	result Delivery
 }
 
@@ -131,6 +134,9 @@ func (j *journey) drop(format string, args ...any) {
 }
 
 func (j *journey) arrive(at Place, p packet.Packet) {
+	for _, keep := range j.passed {
+		keep()
+	}
 	j.result.At, j.result.Packet = at, p
 }
 

@@ -16,21 +16,31 @@ type transit struct {
 	before packet.Packet
 	// known: it belongs to a conversation of this node.
 	known bool
+	// sender and receiver are the ports of this node that it comes from and goes to.
+	sender, receiver string
 	// vpc of the sending port or of the tunnel packet; empty for what the node
 	// itself sends and for what comes from the underlay.
 	vpc string
 	// vni of the sender's tenant, zero where there is none.
 	vni packet.VNI
-	// own: the node itself sends it. pod: a port of this node does.
-	own, pod bool
+	// own: the node itself sends it.
+	own bool
 }
 
 // begin looks up the conversation of a packet that this node sees for the first
-// time on its way.
-func (p *Plane) begin(raw packet.Packet) transit {
+// time on its way. It drops what belongs to one that is not allowed any more.
+func (p *Plane) begin(j *journey, raw packet.Packet) (transit, bool) {
 	t := transit{before: raw}
-	t.packet, t.known = p.flows.translate(raw)
-	return t
+	var f *flow
+	if t.packet, f = p.flows.translate(raw); f == nil {
+		return t, true
+	}
+	t.known = true
+	if why := p.refuses(f); why != "" {
+		j.drop("it belongs to the flow %s, which is cut: %s", f.first, why)
+		return t, false
+	}
+	return t, true
 }
 
 // midstream reports whether a packet would begin a TCP flow in its middle.
@@ -40,22 +50,30 @@ func (t transit) midstream() bool {
 
 // fromPort takes a packet from a pod.
 func (p *Plane) fromPort(j *journey, id string, raw packet.Packet) {
-	i, found := slices.BinarySearchFunc(p.actual.Ports, intent.Port{ID: id}, intent.Port.Compare)
+	port, found := p.port(id)
 	if !found {
 		j.drop("node %s has no port %s", p.name, id)
 		return
 	}
-	port := p.actual.Ports[i]
 	if !slices.Contains(port.Addresses, raw.Src) {
 		j.drop("port %s does not have the source address %s", id, raw.Src)
 		return
 	}
-	t := p.begin(raw)
+	t, ok := p.begin(j, raw)
+	if !ok {
+		return
+	}
 	if t.midstream() {
 		j.drop("port %s begins a TCP flow in its middle", id)
 		return
 	}
-	t.pod, t.vpc, t.vni = true, port.VPC, port.VNI
+	t.sender, t.vpc, t.vni = id, port.VPC, port.VNI
+	if !t.known && !slices.Contains(port.Addresses, t.packet.Dst) { // To itself it may.
+		if why := p.judge(port, intent.Egress, t.packet); why != "" {
+			j.drop("%s", why)
+			return
+		}
+	}
 	p.route(j, t)
 }
 
@@ -65,9 +83,10 @@ func (p *Plane) fromSelf(j *journey, raw packet.Packet) {
 		j.drop("node %s does not have the source address %s", p.name, raw.Src)
 		return
 	}
-	t := p.begin(raw)
-	t.own = true
-	p.route(j, t)
+	if t, ok := p.begin(j, raw); ok {
+		t.own = true
+		p.route(j, t)
+	}
 }
 
 // fromUnderlay takes a packet that arrived as it is.
@@ -85,7 +104,9 @@ func (p *Plane) fromUnderlay(j *journey, raw packet.Packet) {
 		j.drop("node %s passes no packets of other nodes' pods on", p.name)
 		return
 	}
-	p.route(j, p.begin(raw))
+	if t, ok := p.begin(j, raw); ok {
+		p.route(j, t)
+	}
 }
 
 // fromTunnel takes a tunnel packet, by the wire contract.
@@ -113,9 +134,10 @@ func (p *Plane) fromTunnel(j *journey, f Frame) {
 		j.drop("the inner destination %s is not on node %s in VPC %s", f.Inner.Dst, p.name, vpc)
 		return
 	}
-	t := p.begin(f.Inner)
-	t.vpc, t.vni = vpc, f.VNI
-	p.route(j, t)
+	if t, ok := p.begin(j, f.Inner); ok {
+		t.vpc, t.vni = vpc, f.VNI
+		p.route(j, t)
+	}
 }
 
 // route decides where a packet goes from here.
@@ -175,25 +197,32 @@ func (p *Plane) deliver(j *journey, t transit, sn intent.Subnet) {
 		j.drop("it would begin a TCP flow to port %s in its middle", port.ID)
 		return
 	}
+	t.receiver = port.ID
+	if !t.known && !t.own && t.sender != port.ID {
+		if why := p.judge(port, intent.Ingress, t.packet); why != "" {
+			j.drop("%s", why)
+			return
+		}
+	}
 	p.arrive(j, t, Place{Node: p.name, Port: port.ID})
 }
 
 func (p *Plane) arrive(j *journey, t transit, at Place) {
-	p.remember(t)
+	p.remember(j, t)
 	j.arrive(at, t.packet)
 }
 
 // leave sends a packet to the underlay, with the node's address if a NAT says so.
 func (p *Plane) leave(j *journey, t transit) {
 	own, ok := p.underlay(t.packet.Src)
-	if !ok && (t.pod || t.own) {
+	if !ok && (t.sender != "" || t.own) {
 		j.drop("node %s has no address of the family of %s on the underlay", p.name, t.packet.Src)
 		return
 	}
 	if !t.known && p.natted(t.packet) {
 		t.packet = p.flows.masquerade(t.packet, own)
 	}
-	p.remember(t)
+	p.remember(j, t)
 	if n := p.fabric.owner(t.packet.Dst); n != nil {
 		j.transmit(Frame{NextHop: t.packet.Dst, Inner: t.packet})
 		return
@@ -232,7 +261,7 @@ func (p *Plane) tunnel(j *journey, t transit, sn intent.Subnet, name string) {
 	if vni == 0 {
 		vni = p.ownVNI(sn.VPC)
 	}
-	p.remember(t)
+	p.remember(j, t)
 	j.transmit(Frame{OuterSrc: own, OuterDst: peer.Outer, VNI: vni, SrcMAC: p.actual.VTEPMAC, DstMAC: peer.VTEPMAC, Inner: t.packet})
 }
 
@@ -244,13 +273,17 @@ func (p *Plane) forward(j *journey, t transit, name string) {
 		j.drop("node %s cannot reach %s without the tunnel", p.name, name)
 		return
 	}
-	p.remember(t)
+	p.remember(j, t)
 	j.transmit(Frame{NextHop: peer.Addrs[i], Inner: t.packet})
 }
 
-// remember notes the conversation of a packet that passed.
-func (p *Plane) remember(t transit) {
-	if !t.known {
-		p.flows.begin(t.before, t.packet)
+// remember notes the conversation of a packet that passed, if it arrives.
+func (p *Plane) remember(j *journey, t transit) {
+	if t.known {
+		return
 	}
+	first := t.before
+	first.Dst, first.DstPort = t.packet.Dst, t.packet.DstPort
+	f := &flow{first: first, sender: t.sender, receiver: t.receiver, own: t.own}
+	j.passed = append(j.passed, func() { p.flows.begin(t.before, t.packet, f) })
 }

@@ -61,6 +61,15 @@ func (p *Plane) peer(name string) (intent.Peer, bool) {
 	return p.actual.Peers[i], true
 }
 
+// port returns a port by its ID.
+func (p *Plane) port(id string) (intent.Port, bool) {
+	i, found := slices.BinarySearchFunc(p.actual.Ports, intent.Port{ID: id}, intent.Port.Compare)
+	if !found {
+		return intent.Port{}, false
+	}
+	return p.actual.Ports[i], true
+}
+
 // ownVNI is the VNI of a VPC itself.
 func (p *Plane) ownVNI(vpc string) packet.VNI {
 	i, found := slices.BinarySearchFunc(p.actual.VPCs, intent.VPC{Name: vpc}, intent.VPC.Compare)

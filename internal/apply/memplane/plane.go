@@ -55,6 +55,7 @@ func (p *Plane) Apply(ctx context.Context, desired intent.Node, o apply.Options)
 		Ports:       mergeList(&m, p.actual.Ports, desired.Ports),
 		NATs:        mergeList(&m, p.actual.NATs, desired.NATs),
 		AddressSets: mergeList(&m, p.actual.AddressSets, desired.AddressSets),
+		RuleLists:   mergeList(&m, p.actual.RuleLists, desired.RuleLists),
 	}
 	report := apply.Report{Failed: m.failed}
 	for _, c := range intent.Diff(p.actual, next) {
@@ -64,6 +65,7 @@ func (p *Plane) Apply(ctx context.Context, desired intent.Node, o apply.Options)
 		return cmp.Or(cmp.Compare(a.Ref.Kind, b.Ref.Kind), cmp.Compare(a.Ref.Name, b.Ref.Name))
 	})
 	p.actual = next
+	p.forgetPorts()
 	report.Duration = time.Since(started)
 	return report, nil
 }
@@ -196,6 +198,7 @@ func (p *Plane) Damage(r intent.Ref) bool {
 	without(&p.actual.Ports, r)
 	without(&p.actual.NATs, r)
 	without(&p.actual.AddressSets, r)
+	without(&p.actual.RuleLists, r)
 	done := !before.Equal(p.actual)
 	var watchers []func(apply.Foreign)
 	for _, w := range p.watchers {

@@ -31,18 +31,35 @@ func TestMemoryPlane(t *testing.T) {
 			Probe: func(t *testing.T, from, to intent.Port, addr netip.Addr, proto packet.Protocol) bool {
 				return probe(fabric, from, to, addr, proto)
 			},
+			Open: func(t *testing.T, from, to intent.Port, addr netip.Addr, proto packet.Protocol) func(bool) bool {
+				if !probe(fabric, from, to, addr, proto) {
+					t.Errorf("%s does not reach %s over %s", from.Pod, addr, proto)
+				}
+				next := first(from, addr, proto)
+				next.SYN = false
+				return func(back bool) bool {
+					if back {
+						return !fabric.Send(memplane.Place{Node: "n1", Port: to.ID}, next.Reverse()).Dropped
+					}
+					return !fabric.Send(memplane.Place{Node: "n1", Port: from.ID}, next).Dropped
+				}
+			},
 		}
 	})
 }
 
-// probe asks whether the first packet of a conversation arrives, and its answer.
-func probe(fabric *memplane.Fabric, from, to intent.Port, addr netip.Addr, proto packet.Protocol) bool {
+// first is the first packet of a conversation.
+func first(from intent.Port, addr netip.Addr, proto packet.Protocol) packet.Packet {
 	src := from.Addresses[0]
 	if addr.Is6() {
 		src = from.Addresses[1]
 	}
-	there := packet.Packet{Src: src, Dst: addr, Protocol: proto, SrcPort: 30000, DstPort: 8080, SYN: proto == packet.TCP}
-	d := fabric.Send(memplane.Place{Node: "n1", Port: from.ID}, there)
+	return packet.Packet{Src: src, Dst: addr, Protocol: proto, SrcPort: 30000, DstPort: 8080, SYN: proto == packet.TCP}
+}
+
+// probe asks whether the first packet of a conversation arrives, and its answer.
+func probe(fabric *memplane.Fabric, from, to intent.Port, addr netip.Addr, proto packet.Protocol) bool {
+	d := fabric.Send(memplane.Place{Node: "n1", Port: from.ID}, first(from, addr, proto))
 	if d.Dropped || d.At.Port != to.ID {
 		return false
 	}

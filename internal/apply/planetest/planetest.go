@@ -21,7 +21,8 @@ type Harness struct {
 	// Reopen closes the plane and returns a new one on the same kernel, as a restart
 	// of the agent does. It may be nil.
 	Reopen func(t *testing.T) apply.Plane
-	// Netns makes the network namespace of a pod and returns its path.
+	// Netns makes the network namespace of a pod, its loopback up as runtimes do, and
+	// returns its path.
 	Netns func(t *testing.T) string
 	// Break makes it impossible to set the port up. heal undoes that as far as it
 	// can be undone; the port is not wanted any more then.
@@ -29,8 +30,13 @@ type Harness struct {
 	// Damage undoes something of an object behind the plane's back. It may be nil.
 	Damage func(t *testing.T, r intent.Ref)
 	// Probe sends a packet of the protocol from one port of the node to another one's
-	// address and reports whether it was answered. It may be nil.
+	// address, at port 8080, and reports whether it was answered. It may be nil. It is
+	// called by several goroutines at once.
 	Probe func(t *testing.T, from, to intent.Port, addr netip.Addr, p packet.Protocol) bool
+	// Open begins a conversation of the protocol between two ports, like Probe, and
+	// returns what sends one more packet of it, there or back, and reports whether that
+	// arrived. It may be nil.
+	Open func(t *testing.T, from, to intent.Port, addr netip.Addr, p packet.Protocol) (send func(back bool) bool)
 }
 
 // Run runs the suite. newHarness is called for each test.
@@ -47,6 +53,10 @@ func Run(t *testing.T, newHarness func(t *testing.T) Harness) {
 		{"refresh repairs", (*suite).refresh},
 		{"watch tells and the next apply repairs", (*suite).watch},
 		{"restart adopts", (*suite).restart},
+		{"policy: verdicts", (*suite).judges},
+		{"policy: changes", (*suite).policyChanges},
+		{"policy: a missing set is empty", (*suite).missingSet},
+		{"policy: flows follow", (*suite).flowsFollow},
 		{"closed", (*suite).closed},
 		{"a context that has ended", (*suite).ended},
 	} {

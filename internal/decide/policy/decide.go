@@ -58,6 +58,10 @@ type State struct {
 // work counts what a Decide did not take over.
 type work struct{ parsed, pods, collections, classes, compiled int }
 
+// Compiled counts the sorts of pods whose lists this Decide wrote; all others it took
+// over.
+func (s *State) Compiled() int { return s.work.compiled }
+
 // Decide decides the policies of a world for the ports of one node. prev is the
 // State of an earlier Decide, or nil; it saves work and changes no result.
 func Decide(prev *State, in Input) *State {
