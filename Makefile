@@ -9,7 +9,7 @@ VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 LDFLAGS := -s -w -X main.version=$(VERSION)
 
 # What tests and benchmarks need beside Go (Debian names). "make packages" installs what is missing.
-PACKAGES := nftables iproute2 iputils-ping tcpdump conntrack etcd-server containernetworking-plugins gcc libc6-dev
+PACKAGES := nftables iproute2 iputils-ping tcpdump conntrack etcd-server openvswitch-switch containernetworking-plugins gcc libc6-dev
 
 .PHONY: all build demo test test-long bench generate lint packages clean
 
