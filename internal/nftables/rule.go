@@ -1,6 +1,9 @@
 package nftables
 
-import "net/netip"
+import (
+	"net/netip"
+	"slices"
+)
 
 // Rule is a list of statements that run in order until one does not match or
 // decides.
@@ -9,6 +12,30 @@ type Rule struct {
 	// Comment is shown by "nft list" and names the rule in counters, errors and
 	// audits; at most 128 bytes with its end. It need not be unique.
 	Comment string
+}
+
+// Equal says whether two rules are the same.
+func (r Rule) Equal(o Rule) bool {
+	return r.Comment == o.Comment && slices.EqualFunc(r.Statements, o.Statements, sameStatement)
+}
+
+func sameStatement(a, b Statement) bool {
+	switch a := a.(type) {
+	case Lookup:
+		b, ok := b.(Lookup)
+		return ok && a.Set == b.Set && a.Op == b.Op && slices.Equal(a.Key, b.Key)
+	case VMap:
+		b, ok := b.(VMap)
+		return ok && a.Map == b.Map && slices.Equal(a.Key, b.Key)
+	case Mangle:
+		b, ok := b.(Mangle)
+		return ok && a.Field == b.Field && a.Value == b.Value && a.Mask == b.Mask && a.Map == b.Map && slices.Equal(a.From, b.From)
+	}
+	switch b.(type) {
+	case Lookup, VMap, Mangle:
+		return false // they cannot be compared by ==
+	}
+	return a == b
 }
 
 // Statement is one of Match, Lookup, VMap, Mangle, Counter, Verdict, Reject,

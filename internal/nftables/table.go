@@ -25,6 +25,10 @@ type Set struct {
 	Constant bool
 	// Counter counts packets per element.
 	Counter bool
+	// Whole says that a part of the elements, or more of them, could let through what
+	// must not pass: who only adds to a table takes such a set whole or leaves the one
+	// that is there.
+	Whole bool
 	// Elements may have any order.
 	Elements []Element
 }
@@ -37,7 +41,7 @@ func (s Set) IsVerdictMap() bool { return len(s.Data) == 1 && s.Data[0] == TypeV
 
 // Equal says whether two sets are the same, elements in the same order included.
 func (s Set) Equal(o Set) bool {
-	if s.Name != o.Name || s.Interval != o.Interval || s.Constant != o.Constant || s.Counter != o.Counter ||
+	if s.Name != o.Name || s.Interval != o.Interval || s.Constant != o.Constant || s.Counter != o.Counter || s.Whole != o.Whole ||
 		!slices.Equal(s.Key, o.Key) || !slices.Equal(s.Data, o.Data) || len(s.Elements) != len(o.Elements) {
 		return false
 	}
@@ -65,8 +69,18 @@ type Element struct {
 type Chain struct {
 	Name string
 	// Base makes it run by itself.
-	Base  *Base
+	Base *Base
+	// Whole is as in Set.
+	Whole bool
 	Rules []Rule
+}
+
+// Equal says whether two chains are the same.
+func (c Chain) Equal(o Chain) bool {
+	if c.Name != o.Name || c.Whole != o.Whole || len(c.Rules) != len(o.Rules) || (c.Base == nil) != (o.Base == nil) || c.Base != nil && *c.Base != *o.Base {
+		return false
+	}
+	return len(c.Rules) == 0 || &c.Rules[0] == &o.Rules[0] || slices.EqualFunc(c.Rules, o.Rules, Rule.Equal)
 }
 
 // Base says where in the kernel's path, and when there, a chain runs.

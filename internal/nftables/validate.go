@@ -3,6 +3,7 @@ package nftables
 import (
 	"errors"
 	"fmt"
+	"slices"
 )
 
 // Limits of the kernel (nf_tables.h).
@@ -21,18 +22,21 @@ const (
 func (t Table) Validate() error { return t.ValidateAfter(Table{}) }
 
 // ValidateAfter is Validate for a table of which prev, a valid one, is an earlier
-// version: the elements of sets that are still the same are not looked at again.
+// version: the sets and chains that are still the same are not looked at again.
 func (t Table) ValidateAfter(prev Table) error {
-	checked := make(map[string]Set, len(prev.Sets))
+	checked, known := make(map[string]Set, len(prev.Sets)), make(map[string]Chain, len(prev.Chains))
 	for _, s := range prev.Sets {
 		checked[s.Name] = s
+	}
+	for _, c := range prev.Chains {
+		known[c.Name] = c
 	}
 	v := validator{table: t, sets: map[string]Set{}, chains: map[string]Chain{}, vmaps: map[string][]string{}}
 	if err := validName(t.Name); err != nil {
 		v.fail("table: %w", err)
 	}
 	for _, s := range t.Sets {
-		if err := validName(s.Name); err != nil {
+		if err := newName(checked, s.Name); err != nil {
 			v.fail("set: %w", err)
 		} else if _, ok := v.sets[s.Name]; ok {
 			v.fail("set %s: there are two sets or maps of that name", s.Name)
@@ -40,7 +44,7 @@ func (t Table) ValidateAfter(prev Table) error {
 		v.sets[s.Name] = s
 	}
 	for _, c := range t.Chains {
-		if err := validName(c.Name); err != nil {
+		if err := newName(known, c.Name); err != nil {
 			v.fail("chain: %w", err)
 		} else if _, ok := v.chains[c.Name]; ok {
 			v.fail("chain %s: there are two chains of that name", c.Name)
@@ -53,13 +57,40 @@ func (t Table) ValidateAfter(prev Table) error {
 			v.set(s)
 		}
 	}
+	grown := v.holds(prev)
 	for _, c := range t.Chains {
-		v.chain(c)
+		if old, ok := known[c.Name]; !grown || !ok || !c.Equal(old) {
+			v.chain(c)
+		}
 	}
 	if len(v.errs) == 0 {
 		v.paths()
 	}
 	return errors.Join(v.errs...)
+}
+
+// newName is validName for a name that was not there before.
+func newName[T any](known map[string]T, name string) error {
+	if _, ok := known[name]; ok {
+		return nil
+	}
+	return validName(name)
+}
+
+// holds reports whether all that rules of prev refer to is there as it was.
+func (v *validator) holds(prev Table) bool {
+	for _, o := range prev.Sets {
+		s, ok := v.sets[o.Name]
+		if !ok || s.Interval != o.Interval || !slices.Equal(s.Key, o.Key) || !slices.Equal(s.Data, o.Data) {
+			return false
+		}
+	}
+	for _, o := range prev.Chains {
+		if c, ok := v.chains[o.Name]; !ok || c.Base != nil && o.Base == nil {
+			return false
+		}
+	}
+	return true
 }
 
 type validator struct {

@@ -26,7 +26,7 @@ const benchNode = "node0001"
 func render(n intent.Node) {
 	linux.RenderState(n)
 	linux.RenderWire(n)
-	nft.Render(n)
+	nft.Render(n, nft.Options{})
 }
 
 // benchCompile measures the pure part of a pass: from a snapshot to rules. A change

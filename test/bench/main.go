@@ -29,6 +29,7 @@ func sections() []section {
 		{"startup", "fairlead lab up from built programs", benchStartup},
 		{"cni", "ADD and DEL against bridge + host-local (isGateway, ipMasq), whole calls with exec; CPU is plugins and agent", benchCNI},
 		{"path", "pod to pod against the same kernel path built by hand; the ratio is ours as a share of that", benchPath},
+		{"policy-cost", "pod to pod on one node with policies against none; the ratio is the first as a share of the second", benchPolicyCost},
 		{"repair", "an outsider's damage until the kernel has it again", benchRepair},
 		{"memory", "resident memory of agents", benchMemory},
 		{"compile", "decide and render for one of 1,000 nodes with 50,000 pods", benchCompile},

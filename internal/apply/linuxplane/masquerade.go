@@ -1,6 +1,7 @@
 package linuxplane
 
 import (
+	"context"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -9,25 +10,21 @@ import (
 	"github.com/fairlead-sdn/fairlead/internal/intent"
 )
 
-// Maker is what a Filter may be beside: it tells whether its last Apply made the table
-// anew, so that packets may have passed without one.
-type Maker interface {
-	Anew() bool
-}
-
 // forgetUntranslated makes flows begin anew that began while there was no table, if
 // they ought to be masqueraded: the kernel decides that for the first packet only, and
 // nobody would ever answer them.
-func (a *application) forgetUntranslated(desired intent.Node) {
+func (a *application) forgetUntranslated(ctx context.Context, desired intent.Node) {
 	if len(desired.NATs) == 0 {
 		return
 	}
-	n, err := conntrack.Forget(a.ns, func(f conntrack.Flow) bool { return untranslated(desired, f) })
+	r, err := a.flows.Walk(ctx, []conntrack.Query{{}}, func(f conntrack.Flow) conntrack.Decision {
+		return conntrack.Decision{Delete: untranslated(desired, f)}
+	})
 	if err != nil {
 		a.log.Warn("flows that began without our rules may stay without masquerade until they end", "err", err)
 	}
-	if n > 0 {
-		a.report.Changes = append(a.report.Changes, fmt.Sprintf("forget %d flows that began without masquerade", n))
+	if r.Changed > 0 {
+		a.report.Changes = append(a.report.Changes, fmt.Sprintf("forget %d flows that began without masquerade", r.Changed))
 	}
 }
 

@@ -3,18 +3,39 @@ package linuxplane
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/fairlead-sdn/fairlead/internal/apply"
 	"github.com/fairlead-sdn/fairlead/internal/apply/nft"
 	"github.com/fairlead-sdn/fairlead/internal/nftables"
+	rendernft "github.com/fairlead-sdn/fairlead/internal/render/nft"
 )
 
 // nftFilter is the nftables driver in the words of a Filter.
 type nftFilter struct {
 	driver *nft.Driver
-	anew   bool
+	// anew is what Anew says; fresh, that nothing was applied yet and no table found.
+	anew, fresh bool
+}
+
+func newFilter(ctx context.Context, d *nft.Driver) (*nftFilter, error) {
+	if !d.Adopted() {
+		return &nftFilter{driver: d, anew: true, fresh: true}, nil
+	}
+	adopting, err := adopting(ctx, d)
+	return &nftFilter{driver: d, anew: adopting}, err
+}
+
+// adopting reports whether the table that was found adopts flows: whoever made it anew
+// was gone before that was over.
+func adopting(ctx context.Context, d *nft.Driver) (bool, error) {
+	counters, err := d.Counters(ctx)
+	has := func(comment string) bool {
+		return slices.ContainsFunc(counters, func(c nft.RuleCounter) bool { return c.Comment == comment })
+	}
+	return has(rendernft.FlowCut) && !has(rendernft.MiddleOfTCP), err
 }
 
 func (f *nftFilter) Apply(ctx context.Context, want nftables.Table, o apply.Options) ([]string, error) {
@@ -28,7 +49,8 @@ func (f *nftFilter) Apply(ctx context.Context, want nftables.Table, o apply.Opti
 		bring = f.driver.Extend
 	}
 	changes, err := bring(ctx, want)
-	f.anew = changes.TableCreated
+	f.anew = changes.TableCreated || f.fresh
+	f.fresh = f.fresh && err != nil
 	if changes.Empty() {
 		return nil, err
 	}
@@ -83,12 +105,12 @@ func (f *nftFilter) Close() error { return f.driver.Close() }
 func (f *nftFilter) Anew() bool { return f.anew }
 
 // Drops implements Observed: the rules that drop have counters, and their comments
-// say why.
+// say why. Others that count are those that translate and those that allow.
 func (f *nftFilter) Drops(ctx context.Context) (map[string]uint64, error) {
 	counters, err := f.driver.Counters(ctx)
 	out := map[string]uint64{}
 	for _, c := range counters {
-		if c.Chain != "postrouting" {
+		if c.Chain != "postrouting" && !strings.HasPrefix(c.Comment, rendernft.AllowedBy) {
 			out[c.Comment] += c.Packets
 		}
 	}

@@ -7,9 +7,12 @@ import (
 	"log/slog"
 
 	"github.com/fairlead-sdn/fairlead/internal/apply/bpf"
+	"github.com/fairlead-sdn/fairlead/internal/apply/conntrack"
 	"github.com/fairlead-sdn/fairlead/internal/apply/netns"
 	"github.com/fairlead-sdn/fairlead/internal/apply/nft"
 	"github.com/fairlead-sdn/fairlead/internal/claims"
+	"github.com/fairlead-sdn/fairlead/internal/intent"
+	"github.com/fairlead-sdn/fairlead/internal/nftables"
 	rendernft "github.com/fairlead-sdn/fairlead/internal/render/nft"
 )
 
@@ -37,17 +40,43 @@ func Open(ctx context.Context, o Options) (*Plane, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open the linux plane: %w", err)
 	}
-	filter, err := nft.Open(ctx, nft.Config{
+	driver, err := nft.Open(ctx, nft.Config{
 		Table: claims.NFTTable, NetNS: fmt.Sprintf("/proc/self/fd/%d", o.NS.FD()), Plain: o.PlainTable, Logger: o.Log,
 	})
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("open the linux plane: %w", err), wire.Close())
 	}
-	p, err := New(Config{
-		NS: o.NS, SavedSysctls: o.SavedSysctls, Table: rendernft.Render, Filter: &nftFilter{driver: filter}, Wire: wire, Log: o.Log,
-	})
+	p, err := assemble(ctx, o, driver, wire)
 	if err != nil {
-		return nil, errors.Join(err, filter.Close(), wire.Close())
+		return nil, errors.Join(fmt.Errorf("open the linux plane: %w", err), driver.Close(), wire.Close())
 	}
 	return p, nil
+}
+
+func assemble(ctx context.Context, o Options, driver *nft.Driver, wire *bpf.Wire) (*Plane, error) {
+	filter, err := newFilter(ctx, driver)
+	if err != nil {
+		return nil, err
+	}
+	tracked, err := conntrack.Open(o.NS)
+	if err != nil {
+		return nil, err
+	}
+	p, err := New(Config{
+		NS: o.NS, SavedSysctls: o.SavedSysctls, Table: renderer(), Filter: filter, Wire: wire, Flows: tracked, Log: o.Log,
+	})
+	if err != nil {
+		return nil, errors.Join(err, tracked.Close())
+	}
+	return p, nil
+}
+
+// renderer is rendernft.Render; what does not change between two tables is not made
+// twice. A Plane renders one table at a time.
+func renderer() func(intent.Node, rendernft.Options) nftables.Table {
+	var last *rendernft.State
+	return func(n intent.Node, o rendernft.Options) (t nftables.Table) {
+		t, last = rendernft.RenderAfter(last, n, o)
+		return t
+	}
 }

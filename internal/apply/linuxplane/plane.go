@@ -17,6 +17,7 @@ import (
 	"github.com/fairlead-sdn/fairlead/internal/intent"
 	"github.com/fairlead-sdn/fairlead/internal/nftables"
 	"github.com/fairlead-sdn/fairlead/internal/render/linux"
+	rendernft "github.com/fairlead-sdn/fairlead/internal/render/nft"
 )
 
 // Filter brings an nftables table into the kernel.
@@ -62,11 +63,14 @@ type Config struct {
 	// ought to be in a directory that a reboot empties. Empty: they are not restored.
 	SavedSysctls string
 	// Table renders the nftables table: nft.Render of render/nft.
-	Table func(intent.Node) nftables.Table
-	// Filter and Wire belong to the Plane from New on.
+	Table func(intent.Node, rendernft.Options) nftables.Table
+	// Filter, Wire and Flows belong to the Plane from New on.
 	Filter Filter
 	Wire   Wire
-	Log    *slog.Logger
+	Flows  Flows
+	// Now is the clock; nil is the machine's.
+	Now func() time.Time
+	Log *slog.Logger
 }
 
 // Plane is an apply.Plane. Apply, Audit and CheckPort may be called from several
@@ -74,12 +78,20 @@ type Config struct {
 type Plane struct {
 	ns     *netns.NS
 	links  *rtnl.Driver
-	table  func(intent.Node) nftables.Table
+	table  func(intent.Node, rendernft.Options) nftables.Table
 	filter Filter
 	wire   Wire
+	flows  Flows
+	now    func() time.Time
 	log    *slog.Logger
 
 	mu sync.Mutex
+	// adopting: the table lets TCP flows go on that were there before it; until
+	// adoptUntil at least, and the first Apply from then on. It is set by the first Apply.
+	adopting   bool
+	adoptUntil time.Time
+	// judged is the intent that all flows are known to obey, nil if none is.
+	judged *intent.Node
 	// attached is the index of the device that the programs are on, as we know.
 	attached int
 	closed   bool
@@ -91,12 +103,17 @@ var _ apply.Plane = (*Plane)(nil)
 func New(c Config) (*Plane, error) {
 	links, err := rtnl.Open(rtnl.Config{NS: c.NS, SavedSysctls: c.SavedSysctls, Log: c.Log})
 	if err != nil {
-		return nil, fmt.Errorf("open the linux plane: %w", err)
+		return nil, fmt.Errorf("connect to links and routes: %w", err)
 	}
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
-	return &Plane{ns: c.NS, links: links, table: c.Table, filter: c.Filter, wire: c.Wire, log: c.Log}, nil
+	if c.Now == nil {
+		c.Now = time.Now
+	}
+	p := &Plane{ns: c.NS, links: links, table: c.Table, filter: c.Filter, wire: c.Wire, flows: c.Flows, now: c.Now, log: c.Log}
+	p.adopting = p.anew()
+	return p, nil
 }
 
 // ErrClosed is the error of a Plane after Close.
@@ -162,6 +179,8 @@ func (a *application) run(ctx context.Context, desired intent.Node, state linux.
 	filterErr := a.applyFilter(ctx, desired)
 	if filterErr != nil {
 		filterErr = fmt.Errorf("packet filter: %w", filterErr)
+	} else {
+		a.followPolicy(ctx, desired)
 	}
 	wireErr := a.applyWire(ctx, desired, state, prepared.TunnelIndex)
 	if wireErr != nil {
@@ -175,16 +194,6 @@ func (a *application) run(ctx context.Context, desired intent.Node, state linux.
 		err = fmt.Errorf("commit links and routes: %w", err)
 	}
 	return errors.Join(hold, err)
-}
-
-// applyFilter brings the table in.
-func (a *application) applyFilter(ctx context.Context, desired intent.Node) error {
-	changes, err := a.filter.Apply(ctx, a.table(desired), a.options)
-	a.report.Changes = append(a.report.Changes, changes...)
-	if m, ok := a.filter.(Maker); ok && err == nil && m.Anew() {
-		a.forgetUntranslated(desired)
-	}
-	return err
 }
 
 // applyWire fills the maps before the programs are on the device, and both before
@@ -218,7 +227,7 @@ func (p *Plane) Audit(ctx context.Context, desired intent.Node) ([]apply.Differe
 	}
 	state := linux.RenderState(desired)
 	out, linkErr := p.links.Audit(ctx, state)
-	diffs, filterErr := p.filter.Audit(ctx, p.table(desired))
+	diffs, filterErr := p.filter.Audit(ctx, p.table(desired, rendernft.Options{Adopting: p.adopting}))
 	out = append(out, diffs...)
 	want := linux.Wire{}
 	if state.Tunnel != nil {
@@ -291,7 +300,7 @@ func (p *Plane) Uninstall(ctx context.Context) error {
 	if p.closed {
 		return ErrClosed
 	}
-	p.attached = 0
+	p.attached, p.judged = 0, nil
 	return errors.Join(p.links.Uninstall(ctx), p.ns.Do(p.wire.Uninstall), p.filter.Delete(ctx))
 }
 
@@ -303,5 +312,5 @@ func (p *Plane) Close() error {
 		return nil
 	}
 	p.closed = true
-	return errors.Join(p.links.Close(), p.wire.Close(), p.filter.Close())
+	return errors.Join(p.links.Close(), p.wire.Close(), p.filter.Close(), p.flows.Close())
 }

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/fairlead-sdn/fairlead/internal/apply"
+	"github.com/fairlead-sdn/fairlead/internal/apply/conntrack"
 	"github.com/fairlead-sdn/fairlead/internal/apply/netns"
 	"github.com/fairlead-sdn/fairlead/internal/apply/netns/netnstest"
 	"github.com/fairlead-sdn/fairlead/internal/apply/planetest"
@@ -23,6 +24,7 @@ import (
 	"github.com/fairlead-sdn/fairlead/internal/nftables"
 	"github.com/fairlead-sdn/fairlead/internal/packet"
 	"github.com/fairlead-sdn/fairlead/internal/render/linux"
+	rendernft "github.com/fairlead-sdn/fairlead/internal/render/nft"
 )
 
 // node is a namespace that plays a node, with a NIC that is up.
@@ -119,6 +121,7 @@ func TestContract(t *testing.T) {
 			Netns: func(t *testing.T) string {
 				ns := netnstest.New(t)
 				pods[ns.String()] = ns
+				loopbackUp(t, ns)
 				netnstest.Serve(t, ns, 8080)
 				return ns.String()
 			},
@@ -133,6 +136,19 @@ func TestContract(t *testing.T) {
 			},
 		}
 	})
+}
+
+// loopbackUp does what container runtimes do in a pod's namespace: it may talk to itself.
+func loopbackUp(t *testing.T, ns *netns.NS) {
+	t.Helper()
+	h := handle(t, ns)
+	lo, err := h.LinkByName("lo")
+	if err == nil {
+		err = h.LinkSetUp(lo)
+	}
+	if err != nil {
+		t.Fatalf("set up the loopback of a pod: %v", err)
+	}
 }
 
 // damage deletes the link of a port, or a route.
@@ -256,7 +272,14 @@ func newFake(t *testing.T) (*node, *fakes, *Plane) {
 	t.Helper()
 	n := newNode(t)
 	f := &fakes{out: n.out}
-	p, err := New(Config{NS: n.ns, Table: func(intent.Node) nftables.Table { return nftables.Table{} }, Filter: fakeFilter{f}, Wire: fakeWire{f}})
+	tracked, err := conntrack.Open(n.ns)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := New(Config{
+		NS: n.ns, Table: func(intent.Node, rendernft.Options) nftables.Table { return nftables.Table{} },
+		Filter: fakeFilter{f}, Wire: fakeWire{f}, Flows: tracked,
+	})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -5,9 +5,14 @@ import (
 	"fmt"
 	"net/netip"
 	"testing"
+	"time"
 
 	"github.com/fairlead-sdn/fairlead/internal/apply/nft"
+	"github.com/fairlead-sdn/fairlead/internal/decide"
 	n "github.com/fairlead-sdn/fairlead/internal/nftables"
+	rendernft "github.com/fairlead-sdn/fairlead/internal/render/nft"
+	"github.com/fairlead-sdn/fairlead/internal/world"
+	"github.com/fairlead-sdn/fairlead/internal/world/worldtest"
 )
 
 // nodeOf is the table of a node with so many ports and peers: a verdict map by
@@ -62,6 +67,60 @@ func BenchmarkApply(b *testing.B) {
 				}
 				apply(b, d, table)
 			}
+		})
+	}
+}
+
+// BenchmarkApplyPolicies brings the rendered rules of a node of 100 pods, in a cluster
+// of 10,000 pods and 1,000 policies, into the kernel: all of them, nothing new, and
+// after a pod here, a pod elsewhere or a policy has changed.
+func BenchmarkApplyPolicies(b *testing.B) {
+	const node = "node0050"
+	snap := worldtest.Local(worldtest.LargePolicies(), node)
+	compiler := decide.New(decide.Config{Node: node})
+	full, state, _ := compiler.Compile(nil, snap)
+	var policy *world.NetworkPolicy // one that selects a pod of the node
+	for i := 0; policy == nil; i++ {
+		p := worldtest.LargePolicy(i)
+		if n, _, _ := compiler.Compile(state, world.NewStore(snap).Apply(world.Change{Kind: world.KindNetworkPolicy, Key: world.Key{Namespace: p.Namespace, Name: p.Name}})); !full.Equal(n) {
+			policy = p
+		}
+	}
+	var pod *world.Pod
+	for p := range snap.Pods.Values() {
+		pod = p
+	}
+	for _, bench := range []struct {
+		name   string
+		change []world.Change
+	}{
+		{"unchanged", nil},
+		{"port", nil},
+		{"pod", []world.Change{{Kind: world.KindPod, Key: world.Key{Namespace: pod.Namespace, Name: pod.Name}}}},
+		{"policy", []world.Change{{Kind: world.KindNetworkPolicy, Key: world.Key{Namespace: policy.Namespace, Name: policy.Name}}}},
+	} {
+		other, _, _ := compiler.Compile(state, world.NewStore(snap).Apply(bench.change...))
+		if bench.name == "port" {
+			other.Ports = other.Ports[1:]
+		}
+		b.Run(bench.name, func(b *testing.B) {
+			d := open(b, nft.Config{NetNS: testNS(b)})
+			table, s := rendernft.RenderAfter(nil, full, rendernft.Options{})
+			start := time.Now()
+			apply(b, d, table)
+			scratch := time.Since(start)
+			elements := 0
+			for i := 0; b.Loop(); i++ {
+				b.StopTimer()
+				if table, s = rendernft.RenderAfter(s, full, rendernft.Options{}); i%2 == 0 {
+					table, s = rendernft.RenderAfter(s, other, rendernft.Options{})
+				}
+				b.StartTimer()
+				c := apply(b, d, table)
+				elements += c.ElementsAdded + c.ElementsRemoved
+			}
+			b.ReportMetric(float64(elements)/float64(b.N), "elements/op")
+			b.ReportMetric(scratch.Seconds()*1e3, "scratch-ms")
 		})
 	}
 }

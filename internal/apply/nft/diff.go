@@ -99,6 +99,8 @@ func (d *differ) plan() {
 	for _, name := range sortedNames(d.want.chains) {
 		want, have := d.want.chains[name], d.have.chains[name]
 		switch {
+		case have == want && !d.looksRebuilt(want):
+			// The same encoding, see encode: it is left out below.
 		case have == nil:
 			d.plans[name] = newChainPlan(len(want.rules))
 		case !sameBase(have.base, want.base):
@@ -108,6 +110,15 @@ func (d *differ) plan() {
 			d.plans[name] = planRules(have.rules, want.rules, d.rebuilt)
 		}
 	}
+}
+
+// looksRebuilt reports whether a rule of the chain looks into a set that goes and comes.
+func (d *differ) looksRebuilt(c *chainState) bool {
+	return len(d.rebuilt) > 0 && slices.ContainsFunc(c.rules, d.looks)
+}
+
+func (d *differ) looks(r ruleState) bool {
+	return slices.ContainsFunc(r.looks, func(set string) bool { return d.rebuilt[set] })
 }
 
 // elementDiff is the keys to add, in the order wanted, and to remove, sorted. One
@@ -194,6 +205,9 @@ func longestIncreasing(pairs [][2]int) []int {
 func (d *differ) removeRules() {
 	for _, name := range sortedNames(d.have.chains) {
 		have := d.have.chains[name]
+		if _, planned := d.plans[name]; !planned && d.want.chains[name] != nil {
+			continue
+		}
 		stays := map[int]bool{}
 		for _, i := range d.plans[name].kept {
 			if i >= 0 {
@@ -300,7 +314,11 @@ func (d *differ) addSets() {
 func (d *differ) addRules() {
 	for _, c := range d.desired.Chains {
 		want := d.want.chains[c.Name]
-		kept := d.plans[c.Name].kept
+		plan, planned := d.plans[c.Name]
+		if !planned {
+			continue
+		}
+		kept := plan.kept
 		next := make([]uint64, len(kept)+1)
 		for j := len(kept) - 1; j >= 0; j-- {
 			next[j] = next[j+1]
@@ -311,6 +329,7 @@ func (d *differ) addRules() {
 		}
 		for j, r := range want.rules {
 			if kept[j] < 0 {
+				want.rules[j].handle = 0 // until it is read back
 				d.RulesAdded++
 				d.line("add %s: %s", describe(c.Name, j, r), c.Rules[j])
 				d.b.newRule(c.Name, j, r, next[j+1])

@@ -62,3 +62,53 @@ func TestExtendAddsAndKeeps(t *testing.T) {
 		t.Errorf("the kernel after applying: %v, %v", diff, err)
 	}
 }
+
+// Whole chains and sets stay as they are, and so do chains that have other rules; what
+// only has more rules gets them.
+func TestExtendWhole(t *testing.T) {
+	set := func(whole bool, addrs ...string) nftables.Set {
+		s := nftables.Set{Name: "allowed", Key: []nftables.Type{nftables.TypeIPv4Addr}, Interval: true, Whole: whole}
+		for _, a := range addrs {
+			s.Elements = append(s.Elements, nftables.Element{Key: []nftables.Value{nftables.Prefix(netip.MustParsePrefix(a))}})
+		}
+		return s
+	}
+	rule := func(comment string) nftables.Rule {
+		return nftables.Rule{Comment: comment, Statements: []nftables.Statement{nftables.Lookup{Key: nftables.Select(nftables.IPSaddr), Set: "allowed"}, nftables.Counter{}}}
+	}
+	table := func(whole bool, addrs []string, rules ...string) nftables.Table {
+		c := nftables.Chain{Name: "asked", Whole: whole}
+		for _, r := range rules {
+			c.Rules = append(c.Rules, rule(r))
+		}
+		return nftables.Table{Name: "fairlead", Sets: []nftables.Set{set(whole, addrs...)}, Chains: []nftables.Chain{c}}
+	}
+	for _, tt := range []struct {
+		name     string
+		whole    bool
+		old, new []string
+		want     []string
+		addrs    []string
+	}{
+		{name: "more rules", old: []string{"a", "c"}, new: []string{"a", "b", "c", "d"}, want: []string{"a", "b", "c", "d"}, addrs: []string{"10.0.0.0/31", "10.0.0.8/32"}},
+		{name: "other rules", old: []string{"a", "c"}, new: []string{"a", "b"}, want: []string{"a", "c"}, addrs: []string{"10.0.0.0/31", "10.0.0.8/32"}},
+		{name: "whole", whole: true, old: []string{"a"}, new: []string{"a", "b"}, want: []string{"a"}, addrs: []string{"10.0.0.0/31"}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			d := open(t, nft.Config{NetNS: testNS(t)})
+			old := []string{"10.0.0.0/31"}
+			apply(t, d, table(tt.whole, old, tt.old...))
+			next := table(tt.whole, []string{"10.0.0.0/31", "10.0.0.8/32"}, tt.new...)
+			if _, err := d.Extend(t.Context(), next); err != nil {
+				t.Fatal(err)
+			}
+			if diff, err := d.Audit(t.Context(), table(tt.whole, tt.addrs, tt.want...)); err != nil || len(diff) != 0 {
+				t.Errorf("the kernel after extending: %v, %v", diff, err)
+			}
+			apply(t, d, next)
+			if diff, err := d.Audit(t.Context(), next); err != nil || len(diff) != 0 {
+				t.Errorf("the kernel after applying: %v, %v", diff, err)
+			}
+		})
+	}
+}

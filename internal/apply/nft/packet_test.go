@@ -17,7 +17,7 @@ import (
 )
 
 // inside runs fn on a thread within a network namespace.
-func inside[T any](t *testing.T, ns string, fn func() (T, error)) T {
+func inside[T any](t testing.TB, ns string, fn func() (T, error)) T {
 	t.Helper()
 	type result struct {
 		v   T

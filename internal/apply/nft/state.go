@@ -27,15 +27,18 @@ func newState() *state {
 	return &state{chains: map[string]*chainState{}, sets: map[string]*setState{}}
 }
 
-// keep makes s hold all that have holds, as it is there, and what s adds to it.
-// Chains and sets of have are shared, never changed.
+// keep makes s hold all that have holds, as it is there, and what s adds to it: new
+// chains and sets, elements, and rules between or behind those of a chain. Chains and
+// sets of have are shared, never changed.
 func (s *state) keep(have *state) {
 	for name, c := range have.chains {
-		s.chains[name] = c
+		if w := s.chains[name]; w == nil || w.whole || !sameBase(w.base, c.base) || !within(c.rules, w.rules) {
+			s.chains[name] = c
+		}
 	}
 	for name, h := range have.sets {
 		w := s.sets[name]
-		if w == nil || w.def != h.def || h.broken {
+		if w == nil || w.whole || w.def != h.def || h.broken {
 			s.sets[name] = h
 			continue
 		}
@@ -46,10 +49,22 @@ func (s *state) keep(have *state) {
 	}
 }
 
+// within reports whether all the rules are among others, in their order.
+func within(rules, others []ruleState) bool {
+	for _, o := range others {
+		if len(rules) > 0 && rules[0].digest == o.digest {
+			rules = rules[1:]
+		}
+	}
+	return len(rules) == 0
+}
+
 type chainState struct {
 	name  string
 	base  *nftables.Base
 	rules []ruleState
+	// whole is the desired chain's.
+	whole bool
 }
 
 // digest identifies the content of a rule: its expressions, its comment and the
@@ -91,6 +106,8 @@ type setState struct {
 	// definition in one; desired only.
 	order []string
 	id    string
+	// whole is the desired set's.
+	whole bool
 }
 
 // encoded is a table with its encoding.
@@ -101,11 +118,11 @@ type encoded struct {
 
 // remember keeps a table and its encoding for the next call of encode.
 func remember(t nftables.Table, s *state) encoded {
-	return encoded{nftables.Table{Name: t.Name, Sets: slices.Clone(t.Sets)}, s}
+	return encoded{nftables.Table{Name: t.Name, Sets: slices.Clone(t.Sets), Chains: slices.Clone(t.Chains)}, s}
 }
 
-// encode brings a valid table into the form of the kernel. Sets that are the same
-// as in an earlier encoding share its memory.
+// encode brings a valid table into the form of the kernel. Sets and chains that are
+// the same as in an earlier encoding share its memory.
 func encode(t nftables.Table, prev encoded) (*state, error) {
 	s := newState()
 	s.exists = true
@@ -122,8 +139,18 @@ func encode(t nftables.Table, prev encoded) (*state, error) {
 			s.sets[set.Name] = encodeSet(set)
 		}
 	}
+	oldChains := make(map[string]nftables.Chain, len(prev.table.Chains))
+	for _, c := range prev.table.Chains {
+		oldChains[c.Name] = c
+	}
 	for _, c := range t.Chains {
-		chain := &chainState{name: c.Name, base: c.Base, rules: make([]ruleState, len(c.Rules))}
+		if o, ok := oldChains[c.Name]; ok && c.Equal(o) {
+			if same := prev.state.chains[c.Name]; same != nil && s.looksAlike(prev.state, same) {
+				s.chains[c.Name] = same
+				continue
+			}
+		}
+		chain := &chainState{name: c.Name, base: c.Base, rules: make([]ruleState, len(c.Rules)), whole: c.Whole}
 		s.chains[c.Name] = chain
 		for i, r := range c.Rules {
 			exprs, err := encodeRule(r, sets)
@@ -135,6 +162,19 @@ func encode(t nftables.Table, prev encoded) (*state, error) {
 		}
 	}
 	return s, nil
+}
+
+// looksAlike reports whether the sets that a chain of an earlier state looks into are
+// still of the same definition.
+func (s *state) looksAlike(prev *state, c *chainState) bool {
+	for _, r := range c.rules {
+		for _, name := range r.looks {
+			if s.sets[name] == nil || prev.sets[name] == nil || s.sets[name].id != prev.sets[name].id {
+				return false
+			}
+		}
+	}
+	return true
 }
 
 // setsOf is the sets and maps that a rule looks into.
@@ -207,7 +247,7 @@ func typesID(types []nftables.Type) (id, size uint32) {
 }
 
 func encodeSet(set nftables.Set) *setState {
-	s := &setState{name: set.Name, def: setDef{counter: set.Counter}}
+	s := &setState{name: set.Name, def: setDef{counter: set.Counter}, whole: set.Whole}
 	s.def.keyType, s.def.keyLen = typesID(set.Key)
 	if set.Constant {
 		s.def.flags |= unix.NFT_SET_CONSTANT

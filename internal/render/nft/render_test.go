@@ -65,9 +65,9 @@ func example() intent.Node {
 }
 
 func TestRenderGolden(t *testing.T) {
-	for name, n := range map[string]intent.Node{"empty": {Name: "n1"}, "tenants": example()} {
+	for name, n := range map[string]intent.Node{"empty": {Name: "n1"}, "tenants": example(), "policies": restricted()} {
 		t.Run(name, func(t *testing.T) {
-			table := Render(n)
+			table := Render(n, Options{})
 			if err := table.Validate(); err != nil {
 				t.Fatalf("the table is not valid: %v", err)
 			}
@@ -91,12 +91,12 @@ func TestRenderGolden(t *testing.T) {
 // The text of a table does not depend on the order in which decide lists things
 // of equal rank.
 func TestRenderIgnoresOrder(t *testing.T) {
-	want := Render(example()).String()
+	want := Render(example(), Options{}).String()
 	for range 20 {
 		n := example()
 		rand.Shuffle(len(n.Ports), func(i, j int) { n.Ports[i], n.Ports[j] = n.Ports[j], n.Ports[i] })
 		rand.Shuffle(len(n.Peers), func(i, j int) { n.Peers[i], n.Peers[j] = n.Peers[j], n.Peers[i] })
-		if got := Render(n).String(); got != want {
+		if got := Render(n, Options{}).String(); got != want {
 			t.Fatalf("order changed the table (-want +got):\n%s", cmp.Diff(want, got))
 		}
 	}
@@ -107,7 +107,7 @@ func TestRenderIgnoresOrder(t *testing.T) {
 func TestVPCWithoutSubnet(t *testing.T) {
 	n := example()
 	n.VPCs = append(n.VPCs, intent.VPC{Name: "empty", VNI: 30, Tenants: []packet.VNI{31}})
-	if err := Render(n).Validate(); err != nil {
+	if err := Render(n, Options{}).Validate(); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -121,7 +121,7 @@ func TestHostileNames(t *testing.T) {
 		for i := range 2 {
 			n.Ports[i].VPC = name
 		}
-		if err := Render(n).Validate(); err != nil {
+		if err := Render(n, Options{}).Validate(); err != nil {
 			t.Fatalf("name %q: %v", name, err)
 		}
 	}

@@ -1,0 +1,140 @@
+package linuxplane
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/fairlead-sdn/fairlead/internal/apply"
+	"github.com/fairlead-sdn/fairlead/internal/apply/nft"
+	"github.com/fairlead-sdn/fairlead/internal/intent"
+	"github.com/fairlead-sdn/fairlead/internal/nftables"
+	"github.com/fairlead-sdn/fairlead/internal/packet"
+	rendernft "github.com/fairlead-sdn/fairlead/internal/render/nft"
+)
+
+// judgedNode has two ports; what the second receives is allowed from 10.0.0.2 and
+// 10.0.9.0/24 to port 80 only.
+func judgedNode() intent.Node {
+	origin := intent.RuleOrigin{Kind: "NetworkPolicy", Namespace: "ns", Name: "p"}
+	isolates := origin
+	isolates.Index = -1
+	list := intent.NewRuleList("default", intent.Ingress, []intent.Rule{
+		{Tier: intent.TierNetworkPolicy, Action: intent.Accept, Origin: origin, Match: intent.Match{
+			Sets: []string{"friends"}, Protocol: packet.TCP, Ports: []intent.PortRange{{First: 80, Last: 80}},
+		}},
+		{Tier: intent.TierNetworkPolicy, Action: intent.Deny, Origin: isolates},
+	})
+	port := func(id, link, addr, ingress string) intent.Port {
+		a := netip.MustParseAddr(addr)
+		return intent.Port{
+			ID: id, VPC: "default", VNI: 4096, Pod: "ns/" + id, HostInterface: link, Addresses: []netip.Addr{a},
+			MAC: packet.PodMAC("default", a), Ingress: ingress,
+		}
+	}
+	friends := []netip.Prefix{netip.MustParsePrefix("10.0.0.2/32"), netip.MustParsePrefix("10.0.9.0/24")}
+	cidr := netip.MustParsePrefix("10.0.0.0/16")
+	return intent.Node{
+		Name: "n1", MTU: 1450, Underlay: []netip.Prefix{netip.MustParsePrefix("172.30.0.11/24")}, VTEPMAC: packet.VTEPMAC("n1"),
+		VPCs:    []intent.VPC{{Name: "default", VNI: 4096}},
+		Subnets: []intent.Subnet{{VPC: "default", Name: "s", CIDRs: []netip.Prefix{cidr}, Overlay: true}},
+		Peers:   []intent.Peer{{Name: "n2", Addrs: []netip.Addr{netip.MustParseAddr("172.30.0.12")}, Outer: netip.MustParseAddr("172.30.0.12"), VTEPMAC: packet.VTEPMAC("n2")}},
+		Routes: []intent.Route{
+			{VPC: "default", Dst: netip.MustParsePrefix("10.0.0.0/24"), NextHop: intent.NextHop{Local: true}},
+			{VPC: "default", Dst: netip.MustParsePrefix("10.0.9.0/24"), NextHop: intent.NextHop{Peer: "n2"}, Encapsulate: true},
+		},
+		Tunnels:     []intent.TunnelAddress{{VPC: "default", Subnet: "s", Addr: netip.MustParseAddr("10.0.0.1")}},
+		Ports:       []intent.Port{port("a", "flpaaaaaaaaaaaa", "10.0.0.2", ""), port("b", "flpbbbbbbbbbbbb", "10.0.0.3", list.ID), port("c", "flpcccccccccccc", "10.0.0.4", "")},
+		AddressSets: []intent.AddressSet{{VPC: "default", Name: "friends", Prefixes: friends}, {VPC: "default", Name: intent.SetSubnets, Prefixes: []netip.Prefix{cidr}}},
+		RuleLists:   []intent.RuleList{list},
+	}
+}
+
+func TestFollow(t *testing.T) {
+	n := judgedNode()
+	table := rendernft.Render(n, rendernft.Options{})
+	if err := table.Validate(); err != nil {
+		t.Fatal(err)
+	}
+	passage := func(src, dst string, port uint16) apply.Passage {
+		at := apply.Passage{Packet: packet.Packet{
+			Src: netip.MustParseAddr(src), Dst: netip.MustParseAddr(dst), Protocol: packet.TCP, SrcPort: 49152, DstPort: port, SYN: true,
+		}}
+		for i, p := range n.Ports {
+			if slices.Contains(p.Addresses, at.Packet.Src) {
+				at.Sender = &n.Ports[i]
+			}
+			if slices.Contains(p.Addresses, at.Packet.Dst) {
+				at.Receiver = &n.Ports[i]
+			}
+		}
+		return at
+	}
+	remote := func(at apply.Passage, vni packet.VNI) apply.Passage {
+		at.VNI = vni
+		return at
+	}
+	own := func(at apply.Passage) apply.Passage {
+		at.FromNode = true
+		return at
+	}
+	for _, tt := range []struct {
+		name string
+		at   apply.Passage
+		want string
+		// comment of a step on the way.
+		comment string
+	}{
+		{"a friend here", passage("10.0.0.2", "10.0.0.3", 80), "accept", "policies of the receiver"},
+		{"another port", passage("10.0.0.2", "10.0.0.3", 81), "drop", "denied by "},
+		{"a stranger here", passage("10.0.0.4", "10.0.0.3", 80), "drop", "denied by "},
+		{"a friend elsewhere", remote(passage("10.0.9.7", "10.0.0.3", 80), 4096), "accept", "policies of the receiver"},
+		{"the node itself", own(passage("10.0.0.1", "10.0.0.3", 81)), "accept", ""},
+		{"to another node", passage("10.0.0.3", "10.0.9.7", 5), "accept", ""},
+		{"outside", passage("10.0.0.3", "192.0.2.1", 5), "accept", ""},
+		{"to the node", passage("10.0.0.3", "172.30.0.11", 5), "accept", ""},
+		{"nobody has the address", passage("10.0.0.3", "10.0.0.99", 5), "", ""},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			walk, looks, err := follow(table, n, tt.at)
+			if err != nil {
+				t.Fatal(err)
+			}
+			found := slices.ContainsFunc(walk.Steps, func(s apply.Step) bool { return strings.Contains(s.Comment, tt.comment) && s.Rule >= 0 })
+			if walk.Verdict != tt.want || tt.comment != "" && !found {
+				t.Errorf("%q, want %q by way of %q: %s", walk.Verdict, tt.want, tt.comment, lines(walk))
+			}
+			for _, s := range walk.Steps {
+				if s.Rule >= 0 && (s.Text == "" || s.Effect == "") {
+					t.Errorf("a step says nothing: %+v", s)
+				}
+			}
+			for name := range looks {
+				if !slices.ContainsFunc(table.Sets, func(s nftables.Set) bool { return s.Name == name }) {
+					t.Errorf("there is no set %s", name)
+				}
+			}
+		})
+	}
+}
+
+func lines(w apply.Walk) string {
+	var b strings.Builder
+	for _, s := range w.Steps {
+		fmt.Fprintf(&b, "\n%s %s %d: %s: %s (%s)", s.Hook, s.Chain, s.Rule, s.Text, s.Effect, s.Comment)
+	}
+	return b.String()
+}
+
+func TestProve(t *testing.T) {
+	walk := apply.Walk{Steps: []apply.Step{{Chain: "forward", Rule: 0}, {Chain: "forward", Rule: 1, Text: "drop"}, {Chain: "forward", Rule: -1}, {Chain: "gone", Rule: 0}}}
+	prove(&walk, map[string][]nft.KernelRule{"forward": {{Handle: 7, Counted: true, Packets: 3}, {}}})
+	if s := walk.Steps[0]; s.Handle != 7 || s.Packets == nil || *s.Packets != 3 {
+		t.Errorf("step %+v, want handle 7 and 3 packets", s)
+	}
+	if want := []string{"rule 1 of chain forward: drop", "rule 0 of chain gone: "}; !slices.Equal(walk.Missing, want) {
+		t.Errorf("missing %q, want %q", walk.Missing, want)
+	}
+}

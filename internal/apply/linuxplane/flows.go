@@ -1,0 +1,142 @@
+package linuxplane
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+
+	"github.com/fairlead-sdn/fairlead/internal/apply"
+	"github.com/fairlead-sdn/fairlead/internal/apply/conntrack"
+	"github.com/fairlead-sdn/fairlead/internal/claims"
+	"github.com/fairlead-sdn/fairlead/internal/intent"
+	"github.com/fairlead-sdn/fairlead/internal/packet"
+	"github.com/fairlead-sdn/fairlead/internal/render/flows"
+)
+
+// Flows are the entries of the kernel's connection tracking; *conntrack.Table is that.
+type Flows interface {
+	Walk(context.Context, []conntrack.Query, func(conntrack.Flow) conntrack.Decision) (conntrack.Result, error)
+	io.Closer
+}
+
+// mostFlows bounds the flows that a Report names one by one.
+const mostFlows = 20
+
+// followPolicy makes the flows that the kernel knows already obey the rules that are in
+// force now. If that does not succeed it is not known what was done: the next Apply
+// looks at all flows.
+func (a *application) followPolicy(ctx context.Context, desired intent.Node) {
+	// Flows that nobody has judged are there in the first place when the table is new,
+	// and when an agent of before there was policy had made it.
+	change := flows.Compare(a.judged, desired, flows.Options{Adopting: a.adopting || a.judged == nil, AddOnly: a.options.AddOnly})
+	err := a.decideFlows(ctx, change)
+	switch {
+	case err != nil:
+		a.judged = nil
+		a.fail(apply.ObjectError{
+			Ref: intent.Ref{Kind: "Node", Name: desired.Name},
+			Err: fmt.Errorf("flows that began before may not follow policy; the next apply tries again: %w", err),
+		})
+	case !a.options.AddOnly:
+		a.judged = &desired
+	}
+}
+
+func (a *application) decideFlows(ctx context.Context, change *flows.Change) error {
+	var queries []conntrack.Query
+	for _, q := range change.Queries() {
+		queries = append(queries, query(q))
+	}
+	if len(queries) == 0 {
+		return nil
+	}
+	own, err := a.ownAddresses()
+	if err != nil {
+		return err
+	}
+	decider := change.Decider(own)
+	var done tally
+	_, err = a.flows.Walk(ctx, queries, func(f conntrack.Flow) conntrack.Decision {
+		first := firstPacket(f)
+		v, why := decider.Decide(flows.Flow{First: first, Mark: f.Mark})
+		done.add(v, first, why)
+		mark, mask := v.Mark()
+		return conntrack.Decision{Delete: v == flows.Forget, Mark: mark, Mask: mask}
+	})
+	a.report.Changes = append(a.report.Changes, done.lines()...)
+	return err
+}
+
+// ownAddresses are those of all links of the node.
+func (p *Plane) ownAddresses() (own []netip.Addr, err error) {
+	var addrs []net.Addr
+	err = p.ns.Do(func() (err error) {
+		addrs, err = net.InterfaceAddrs()
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("list the node's own addresses: %w", err)
+	}
+	for _, a := range addrs {
+		if n, ok := a.(*net.IPNet); ok {
+			if ip, ok := netip.AddrFromSlice(n.IP); ok {
+				own = append(own, ip.Unmap())
+			}
+		}
+	}
+	return own, nil
+}
+
+func query(q flows.Query) conntrack.Query {
+	out := conntrack.Query{End: q.End}
+	if q.Unjudged {
+		out.Mask = claims.CTJudged | claims.CTCut
+	}
+	return out
+}
+
+// firstPacket is a flow's first packet as the rules saw it: behind destination NAT,
+// before source NAT.
+func firstPacket(f conntrack.Flow) packet.Packet {
+	return packet.Packet{Src: f.Src, Dst: f.ReplySrc, Protocol: f.Protocol, SrcPort: f.SrcPort, DstPort: f.ReplySrcPort}
+}
+
+// tally counts what is done to flows.
+type tally struct {
+	named []string
+	count [flows.Forget + 1]int
+}
+
+func (t *tally) add(v flows.Verdict, first packet.Packet, why string) {
+	t.count[v]++
+	if (v != flows.Cut && v != flows.Uncut) || len(t.named) == mostFlows {
+		return
+	}
+	line := fmt.Sprintf("%s flow %s", v, first)
+	if why != "" {
+		line += " (" + why + ")"
+	}
+	t.named = append(t.named, line)
+}
+
+func (t *tally) lines() []string {
+	out := t.named
+	if more := t.count[flows.Cut] + t.count[flows.Uncut] - len(t.named); more > 0 {
+		out = append(out, fmt.Sprintf("%d more flows, %d cut and %d uncut in all", more, t.count[flows.Cut], t.count[flows.Uncut]))
+	}
+	for _, what := range []struct {
+		verdict flows.Verdict
+		format  string
+	}{
+		{flows.Judge, "adopt %d flows that nobody had judged"},
+		{flows.Rejudge, "let the rules judge %d flows again, by the tenants of their packets"},
+		{flows.Forget, "forget %d flows of addresses that pods gave up"},
+	} {
+		if n := t.count[what.verdict]; n > 0 {
+			out = append(out, fmt.Sprintf(what.format, n))
+		}
+	}
+	return out
+}

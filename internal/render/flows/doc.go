@@ -1,0 +1,19 @@
+// Package flows says what a change of an intent means for the flows that a node's
+// connection tracking knows already: their packets are not asked about any more, so a flow
+// that is not allowed now has to be cut, and one that is allowed again, let through.
+//
+// A Change holds what can concern a flow: ports whose lists, tenant or VPC are others
+// now, addresses that entered or left a set, ports that are gone. Usually that is
+// nothing, and then no flow need be looked at. What a Change does not concern it keeps;
+// judging more flows than it concerns would give the same result.
+//
+// The rules are those of render/nft and of intent.Node.Judge, with one difference: a
+// node does not know the tenants of pods elsewhere. Flows that depend on it are left to
+// the rules, which read the tenant in the packet (Rejudge). A pod here that has another
+// tenant now keeps its flows to pods elsewhere as far as this node is concerned; it is
+// the receiver's node that keeps tenants apart.
+//
+// Addresses that ports of several VPCs have are nobody's here: flows bear no VPC.
+//
+// The package is pure: the same intents and flow give the same verdict.
+package flows
