@@ -188,10 +188,14 @@ func (c connector) ExecInContainer(ctx context.Context, pod, _, _ string, cmd []
 			}
 		}
 	}
-	v := oracle.Judge(snap, nil, oracle.Probe{
+	probe := oracle.Probe{
 		From:   oracle.Place{Kind: oracle.Pod, Node: from.Node, Pod: key},
 		Packet: packet.Packet{Src: src, Dst: to.Addr(), Protocol: protocol, SrcPort: 49152, DstPort: to.Port(), SYN: protocol == packet.TCP},
-	})
+	}
+	v := oracle.Judge(snap, nil, probe)
+	if arrives, way := render(c.p.t, snap).send(c.p.t, probe); arrives != v.Allowed {
+		c.p.t.Errorf("%s to %s/%s: the oracle says %v:%s\nby what is rendered: %s", key, to, protocol, v.Allowed, say(v), way)
+	}
 	c.p.asked.Add(1)
 	if v.Allowed {
 		c.p.allowed.Add(1)

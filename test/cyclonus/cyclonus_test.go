@@ -83,7 +83,7 @@ func (s *state) apply(a *generator.Action) error {
 }
 
 // world makes the world of a state, and gives the pods the addresses of a family.
-func (s *state) world(t *testing.T, family int) *oracle.Model {
+func (s *state) world(t *testing.T, family int) *world.Snapshot {
 	c := newCluster()
 	for ns, labels := range s.resources.Namespaces {
 		c.namespace(t, ns, labels)
@@ -94,11 +94,11 @@ func (s *state) world(t *testing.T, family int) *oracle.Model {
 	for _, p := range s.policies {
 		c.convert(t, world.KindNetworkPolicy, p)
 	}
-	return oracle.Read(c.snapshot())
+	return c.snapshot()
 }
 
-// TestEveryCase holds the oracle against cyclonus's own evaluator: all generated
-// cases, after each step every pod to every port of every pod.
+// TestEveryCase holds the oracle, and the tables that are rendered, against cyclonus's own
+// evaluator: all generated cases, after each step every pod to every port of every pod.
 //
 // One deviation: cyclonus judges what a pod sends to itself as if it passed a network.
 // It does not leave the pod, no plane sees it, and cyclonus itself has a switch to
@@ -143,7 +143,8 @@ func TestEveryCase(t *testing.T) {
 // compare the verdicts on every pod to every port of every pod.
 func compare(t *testing.T, where string, s *state, family int) (judged, denied int) {
 	t.Helper()
-	m := s.world(t, family)
+	snap := s.world(t, family)
+	m, rendered := oracle.Read(snap), render(t, snap)
 	theirs := matcher.BuildNetworkPolicies(true, s.policies)
 	for _, job := range (&probe.JobBuilder{}).GetJobsAllAvailableServers(s.resources, generator.ProbeModePodIP).Valid {
 		protocol, err := packet.ParseProtocol(string(job.Protocol))
@@ -159,6 +160,9 @@ func compare(t *testing.T, where string, s *state, family int) (judged, denied i
 			continue
 		}
 		want := theirs.IsTrafficAllowed(job.Traffic())
+		if got, way := rendered.reaches(t, from, to, protocol, uint16(job.ResolvedPort), family); got != want.IsAllowed() {
+			t.Errorf("%s: %s to %s:%d/%s: cyclonus says %v; by what is rendered: %s", where, from, to, job.ResolvedPort, protocol, want.IsAllowed(), way)
+		}
 		judged++
 		if !want.IsAllowed() {
 			denied++
