@@ -30,6 +30,8 @@ func (a *Agent) handlers() map[string]admin.Handler {
 		"GET /v1/intent":      func(context.Context, url.Values) (any, error) { return a.loop.Last().Intent, nil },
 		"GET /v1/config":      func(context.Context, url.Values) (any, error) { return a.Config.Agent, nil },
 		"GET /v1/journal":     a.serveJournal,
+		"GET /v1/explain":     a.serveExplain,
+		"GET /v1/flows":       a.serveFlows,
 	}
 }
 

@@ -126,6 +126,7 @@ func (a *app) readOne(path, namespace string) (manifest, error) {
 // checkOnly validates as the datastore would, as far as one object tells.
 func (a *app) checkOnly(manifests []manifest) error {
 	bad := 0
+	var good []datastore.Object
 	for _, m := range manifests {
 		for _, o := range m.objects {
 			r, err := datastore.LookupObject(o)
@@ -138,11 +139,13 @@ func (a *app) checkOnly(manifests []manifest) error {
 				fmt.Fprintf(a.err, "%s: %s: %v\n", m.name, label(r.Kind, o), errs.ToAggregate())
 				continue
 			}
+			good = append(good, o)
 			if err := a.say("%s is valid", label(r.Kind, o)); err != nil {
 				return err
 			}
 		}
 	}
+	a.warnProblems(problemsAlone(good))
 	if bad > 0 {
 		return fmt.Errorf("%s not valid", count(bad, "object is", "objects are"))
 	}
@@ -163,6 +166,7 @@ func (a *app) applyAll(ctx context.Context, s datastore.Store, manifests []manif
 	}
 	slices.SortStableFunc(objects, func(x, y datastore.Object) int { return rank(x) - rank(y) })
 	failed := 0
+	var applied []datastore.Object
 	for _, o := range objects {
 		kind, err := datastore.KindOf(o)
 		if err != nil {
@@ -174,6 +178,7 @@ func (a *app) applyAll(ctx context.Context, s datastore.Store, manifests []manif
 			fmt.Fprintf(a.err, "%s: %v\n", label(kind, o), err)
 			continue
 		}
+		applied = append(applied, o)
 		if err := a.say("%s %s", label(kind, o), did); err != nil {
 			return err
 		}
@@ -181,6 +186,7 @@ func (a *app) applyAll(ctx context.Context, s datastore.Store, manifests []manif
 			fmt.Fprintf(a.err, "warning: %s is stored, but has no effect in this version\n", label(kind, o))
 		}
 	}
+	a.warnOfPolicies(ctx, s, policyRefs(applied))
 	if failed > 0 {
 		return fmt.Errorf("%d of %s refused; what was not is applied", failed, count(len(objects), "object was", "objects were"))
 	}
@@ -189,7 +195,7 @@ func (a *app) applyAll(ctx context.Context, s datastore.Store, manifests []manif
 
 // unenforced are kinds that are taken because the same YAML must work in a cluster,
 // and that have no effect yet.
-var unenforced = []datastore.Kind{datastore.KindNetworkPolicy, datastore.KindClusterNetworkPolicy, datastore.KindService}
+var unenforced = []datastore.Kind{datastore.KindService}
 
 func rank(o datastore.Object) int {
 	if _, ok := o.(*corev1.Namespace); ok {

@@ -51,6 +51,8 @@ type app struct {
 	openStore func() (datastore.Store, error)
 	// agents returns the agents of the named nodes, or of every node.
 	agents func(ctx context.Context, names []string) ([]agentOf, error)
+	// settle is how long a change may take to arrive on the nodes.
+	settle time.Duration
 
 	flags targetFlags
 }
@@ -59,8 +61,9 @@ type app struct {
 func Main(ctx context.Context, args []string, version string) int {
 	a := &app{
 		version: version, in: os.Stdin, out: os.Stdout, err: clean{os.Stderr},
-		terminal: isTerminal(os.Stdout), now: time.Now,
+		terminal: isTerminal(os.Stdout), now: time.Now, settle: 2 * time.Second,
 	}
+	a.flags.plugin = isPlugin(os.Args[0])
 	a.openStore, a.agents = a.targetStore, a.targetAgents
 	return a.run(ctx, args)
 }
@@ -122,7 +125,7 @@ Try it without a cluster (as root):
 	a.flags.register(root)
 	root.AddCommand(
 		a.labCommand(), a.getCommand(), a.applyCommand(), a.deleteCommand(), a.statusCommand(), a.nodeCommand(),
-		a.eventsCommand(), a.ipamCommand(), a.tenantCommand(), a.auditCommand(), a.journalCommand(), a.diagCommand(),
+		a.eventsCommand(), a.ipamCommand(), a.tenantCommand(), a.policyCommand(), a.auditCommand(), a.journalCommand(), a.diagCommand(),
 		a.configCommand(), a.versionCommand(),
 	)
 	root.InitDefaultHelpCmd()

@@ -24,12 +24,15 @@ type column struct {
 	cell func(datastore.Object) string
 }
 
-func (a *app) drawObjects(kind datastore.Kind, items []datastore.Object, wide bool) table {
+// drawObjects makes the table of a kind; more are columns that the objects alone do
+// not tell.
+func (a *app) drawObjects(kind datastore.Kind, items []datastore.Object, wide bool, more ...column) table {
 	columns := []column{{name: "NAME", cell: func(o datastore.Object) string { return o.GetName() }}}
 	if r, err := datastore.Lookup(kind); err == nil && r.Namespaced {
 		columns = slices.Insert(columns, 0, column{name: "NAMESPACE", cell: func(o datastore.Object) string { return o.GetNamespace() }})
 	}
 	columns = append(columns, columnsOf(kind)...)
+	columns = append(columns, more...)
 	last := "AGE"
 	if kind == datastore.KindEvent {
 		last = "LAST-SEEN"

@@ -101,7 +101,7 @@ func (a *app) getOne(ctx context.Context, s datastore.Store, kind datastore.Kind
 		return err
 	}
 	withKind(kind, o)
-	return a.print(format, o, func(wide bool) table { return a.drawObjects(kind, []datastore.Object{o}, wide) })
+	return a.printObjects(ctx, s, kind, format, o, []datastore.Object{o})
 }
 
 func (a *app) getAll(ctx context.Context, s datastore.Store, kind datastore.Kind, namespace string, format *outputFormat) error {
@@ -131,7 +131,19 @@ func (a *app) getAll(ctx context.Context, s datastore.Store, kind datastore.Kind
 		Metadata        metav1.ListMeta    `json:"metadata"`
 		Items           []datastore.Object `json:"items"`
 	}{metav1.TypeMeta{APIVersion: "v1", Kind: "List"}, metav1.ListMeta{ResourceVersion: list.ResourceVersion}, items}
-	return a.print(format, value, func(wide bool) table { return a.drawObjects(kind, items, wide) })
+	return a.printObjects(ctx, s, kind, format, value, items)
+}
+
+// printObjects prints value, or the table of items.
+func (a *app) printObjects(ctx context.Context, s datastore.Store, kind datastore.Kind, format *outputFormat, value any, items []datastore.Object) error {
+	var more []column
+	if format.forPeople() {
+		var err error
+		if more, err = policyColumns(ctx, s, kind, items); err != nil {
+			return err
+		}
+	}
+	return a.print(format, value, func(wide bool) table { return a.drawObjects(kind, items, wide, more...) })
 }
 
 // lastSeen is when an object was news: events are counted, others are made once.

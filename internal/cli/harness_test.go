@@ -41,6 +41,8 @@ type cluster struct {
 	dir   string
 	// sockets of the agents, by node.
 	sockets map[string]string
+	// asked is what agents were asked to explain.
+	asked []admin.Question
 	// open replaces the store that commands see.
 	open func() (datastore.Store, error)
 }

@@ -1,9 +1,13 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -13,6 +17,7 @@ import (
 	"github.com/fairlead-sdn/fairlead/internal/claims"
 	"github.com/fairlead-sdn/fairlead/internal/datastore"
 	"github.com/fairlead-sdn/fairlead/internal/datastore/etcd"
+	"github.com/fairlead-sdn/fairlead/internal/datastore/kube"
 	"github.com/fairlead-sdn/fairlead/internal/serve/admin"
 	"github.com/fairlead-sdn/fairlead/lab"
 )
@@ -26,6 +31,41 @@ type targetFlags struct {
 	etcd          []string
 	ca, cert, key string
 	prefix        string
+	// kubeconfig and context name a cluster; plugin says that we are called as
+	// "kubectl fairlead", where they have defaults.
+	kubeconfig, context string
+	plugin              bool
+}
+
+// isPlugin tells whether the program is called by kubectl.
+func isPlugin(program string) bool { return strings.HasPrefix(filepath.Base(program), "kubectl-") }
+
+// kubernetes tells whether the flags name a cluster.
+func (f *targetFlags) kubernetes() bool {
+	return f.kubeconfig != "" || f.context != "" || f.plugin && f.lab == "" && len(f.etcd) == 0
+}
+
+// check refuses flags that name two networks.
+func (f *targetFlags) check() error {
+	var named []string
+	if f.lab != "" {
+		named = append(named, "--lab")
+	}
+	if len(f.etcd) > 0 {
+		named = append(named, "--etcd")
+	}
+	if f.kubeconfig != "" || f.context != "" {
+		named = append(named, "--kubeconfig and --context")
+	}
+	if len(named) > 1 {
+		return usagef("%s each name a network: give one", strings.Join(named, ", "))
+	}
+	return nil
+}
+
+// kubeconfigs are the files that kubectl would read.
+func (f *targetFlags) kubeconfigs() string {
+	return cmp.Or(f.kubeconfig, os.Getenv("KUBECONFIG"), kube.HomeConfig())
 }
 
 func (f *targetFlags) register(root *cobra.Command) {
@@ -37,6 +77,8 @@ func (f *targetFlags) register(root *cobra.Command) {
 	p.StringVar(&f.cert, "etcd-cert", "", "PEM file of the client's certificate")
 	p.StringVar(&f.key, "etcd-key", "", "PEM file of the client's key")
 	p.StringVar(&f.prefix, "etcd-prefix", etcd.DefaultPrefix, "prefix of Fairlead's keys in etcd")
+	p.StringVar(&f.kubeconfig, "kubeconfig", "", "kubeconfig of a cluster, instead of a lab (default with --context and as a plugin of kubectl: as kubectl's)")
+	p.StringVar(&f.context, "context", "", "context of the kubeconfig (default: its current one)")
 	// The only mistake is a flag that does not exist, which a test finds.
 	_ = root.RegisterFlagCompletionFunc("lab", func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 		labs, err := lab.List(f.root)
@@ -53,27 +95,51 @@ func (f *targetFlags) register(root *cobra.Command) {
 
 // openLab finds the lab that the flags name.
 func (a *app) openLab() (*lab.Lab, error) {
-	if len(a.flags.etcd) > 0 {
-		return nil, usagef("this command is about a lab: leave out --etcd")
+	if err := a.flags.check(); err != nil {
+		return nil, err
+	}
+	if len(a.flags.etcd) > 0 || a.flags.kubeconfig != "" || a.flags.context != "" {
+		return nil, usagef("this command is about a lab: leave out --etcd, --kubeconfig and --context")
 	}
 	return lab.Open(a.flags.root, a.flags.lab)
 }
 
 // targetStore opens the datastore that the flags name.
 func (a *app) targetStore() (datastore.Store, error) {
-	c := etcd.Config{Endpoints: a.flags.etcd, CA: a.flags.ca, Cert: a.flags.cert, Key: a.flags.key, Prefix: a.flags.prefix}
-	if len(c.Endpoints) == 0 {
-		l, err := lab.Open(a.flags.root, a.flags.lab)
-		if errors.Is(err, lab.ErrNotFound) {
-			return nil, fmt.Errorf("%w; for a cluster name its datastore with --etcd URL", err)
-		}
-		if err != nil {
-			return nil, err
-		}
-		c.Endpoints = []string{l.Datastore()}
+	if err := a.flags.check(); err != nil {
+		return nil, err
 	}
-	c.OnCorrupt = func(key string, err error) { fmt.Fprintf(a.err, "warning: %s cannot be read: %v\n", key, err) }
-	return etcd.New(c)
+	if a.flags.kubernetes() {
+		return a.kubeStore(a.flags.kubeconfigs())
+	}
+	if len(a.flags.etcd) > 0 {
+		return a.etcdStore(a.flags.etcd)
+	}
+	l, err := lab.Open(a.flags.root, a.flags.lab)
+	switch {
+	case err == nil:
+		return a.etcdStore([]string{l.Datastore()})
+	case errors.Is(err, lab.ErrNotFound) && kube.InPod():
+		return a.kubeStore("")
+	case errors.Is(err, lab.ErrNotFound):
+		return nil, fmt.Errorf("%w; for a cluster give --kubeconfig FILE or --context NAME, or its etcd with --etcd URL", err)
+	}
+	return nil, err
+}
+
+func (a *app) etcdStore(endpoints []string) (datastore.Store, error) {
+	return etcd.New(etcd.Config{
+		Endpoints: endpoints, CA: a.flags.ca, Cert: a.flags.cert, Key: a.flags.key, Prefix: a.flags.prefix,
+		OnCorrupt: func(key string, err error) { fmt.Fprintf(a.err, "warning: %s cannot be read: %v\n", key, err) },
+	})
+}
+
+// kubeStore connects to the cluster of a kubeconfig, or without one to that of this pod.
+func (a *app) kubeStore(kubeconfig string) (datastore.Store, error) {
+	return kube.New(kube.Config{
+		Kubeconfig: kubeconfig, Context: a.flags.context, UserAgent: "fairlead/" + a.version,
+		Logger: slog.New(slog.NewTextHandler(a.err, &slog.HandlerOptions{Level: slog.LevelError})),
+	})
 }
 
 // withStore runs f with the datastore and a bounded context.
@@ -96,12 +162,18 @@ func (a *app) useStore(ctx context.Context, f func(context.Context, datastore.St
 }
 
 // targetAgents returns a client for the agent of each node that is named, or of every
-// node. With --etcd only the agent of this very host can be asked.
+// node. Outside a lab only the agent of this very host can be asked.
 func (a *app) targetAgents(ctx context.Context, names []string) ([]agentOf, error) {
-	if len(a.flags.etcd) > 0 {
+	if err := a.flags.check(); err != nil {
+		return nil, err
+	}
+	if len(a.flags.etcd) > 0 || a.flags.kubernetes() {
 		return localAgent(ctx, claims.AdminSocket, names)
 	}
 	l, err := a.openLab()
+	if errors.Is(err, lab.ErrNotFound) && kube.InPod() {
+		return localAgent(ctx, claims.AdminSocket, names)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -131,17 +203,17 @@ func (a *app) targetAgents(ctx context.Context, names []string) ([]agentOf, erro
 // localAgent asks the agent of this host which node it is.
 func localAgent(ctx context.Context, socket string, names []string) ([]agentOf, error) {
 	if len(names) > 1 {
-		return nil, usagef("with --etcd only the agent of this host can be asked: name one node, or none")
+		return nil, usagef("outside a lab only the agent of this host can be asked: name one node, or none")
 	}
 	client := admin.NewClient(socket)
 	var s admin.Status
 	if err := client.Get(ctx, "/v1/status", &s); err != nil {
 		client.Close()
-		return nil, fmt.Errorf("with --etcd only the agent of this host can be asked: run the command on the node: %w", err)
+		return nil, fmt.Errorf("outside a lab only the agent of this host can be asked: run the command on the node: %w", err)
 	}
 	if len(names) == 1 && names[0] != s.Node {
 		client.Close()
-		return nil, usagef("with --etcd only the agent of this host can be asked, and this is %s: run the command on %s", s.Node, names[0])
+		return nil, usagef("outside a lab only the agent of this host can be asked, and this is %s: run the command on %s", s.Node, names[0])
 	}
 	return []agentOf{{node: s.Node, client: client}}, nil
 }

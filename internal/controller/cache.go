@@ -4,6 +4,8 @@ import (
 	"maps"
 	"sync"
 
+	policyv1beta1 "sigs.k8s.io/network-policy-api/apis/v1beta1"
+
 	"github.com/fairlead-sdn/fairlead/api/v1alpha1"
 	"github.com/fairlead-sdn/fairlead/internal/controller/plan"
 	"github.com/fairlead-sdn/fairlead/internal/datastore"
@@ -19,6 +21,7 @@ type cache struct {
 	subnets       map[string]*v1alpha1.Subnet
 	nodeNetworks  map[string]*v1alpha1.NodeNetwork
 	netNamespaces map[string]*v1alpha1.NetNamespace
+	policies      map[string]*policyv1beta1.ClusterNetworkPolicy
 	changed       chan struct{}
 }
 
@@ -26,7 +29,8 @@ func newCache() *cache {
 	return &cache{
 		vpcs: map[string]*v1alpha1.VPC{}, subnets: map[string]*v1alpha1.Subnet{},
 		nodeNetworks: map[string]*v1alpha1.NodeNetwork{}, netNamespaces: map[string]*v1alpha1.NetNamespace{},
-		changed: make(chan struct{}),
+		policies: map[string]*policyv1beta1.ClusterNetworkPolicy{},
+		changed:  make(chan struct{}),
 	}
 }
 
@@ -43,6 +47,8 @@ func (c *cache) seen(_ world.Kind, o datastore.Object) {
 		c.nodeNetworks[o.Name] = o
 	case *v1alpha1.NetNamespace:
 		c.netNamespaces[o.Name] = o
+	case *policyv1beta1.ClusterNetworkPolicy:
+		c.policies[o.Name] = o
 	default:
 		return
 	}
@@ -59,6 +65,7 @@ func (c *cache) objects() (plan.Objects, <-chan struct{}) {
 	return plan.Objects{
 		VPCs: maps.Clone(c.vpcs), Subnets: maps.Clone(c.subnets),
 		NodeNetworks: maps.Clone(c.nodeNetworks), NetNamespaces: maps.Clone(c.netNamespaces),
+		ClusterNetworkPolicies: maps.Clone(c.policies),
 	}, c.changed
 }
 
@@ -71,6 +78,7 @@ func (c *cache) forget(objects plan.Objects, snap *world.Snapshot) {
 	forget(c.subnets, objects.Subnets, snap.Subnets)
 	forget(c.nodeNetworks, objects.NodeNetworks, snap.NodeNetworks)
 	forget(c.netNamespaces, objects.NetNamespaces, snap.NetNamespaces)
+	forget(c.policies, objects.ClusterNetworkPolicies, snap.ClusterNetworkPolicies)
 }
 
 func forget[O comparable, W any](cached, seen map[string]O, table world.Table[*W]) {

@@ -168,7 +168,10 @@ func (m *Model) networkPolicyTier(c connection) ruling {
 	var isolating []*world.NetworkPolicy
 	var names []string
 	for p := range m.snap.NetworkPolicies.Values() {
-		selected := all(is(c.subject.selectable() && c.subject.place.Pod.Namespace == p.Namespace), c.subject.amongPods(&p.Pods), affects(p, c.direction))
+		if p.Namespace != c.subject.place.Pod.Namespace {
+			continue // It is about pods of its own namespace.
+		}
+		selected := all(is(c.subject.selectable()), c.subject.amongPods(&p.Pods), affects(p, c.direction))
 		if selected == no {
 			continue
 		}

@@ -139,12 +139,18 @@ func (p *planner) occurrences() []occurrence {
 // tellAll makes one message of what the controller and the nodes say of one reason. What
 // the controller knows itself needs no node.
 func tellAll(reports []report) string {
+	if reports[0].node == "" {
+		var own []world.Problem
+		for _, r := range reports {
+			if r.node == "" {
+				own = append(own, r.Problem)
+			}
+		}
+		return cut(sentences(own), maxMessage)
+	}
 	text := reports[0].Message
 	if f := reports[0].Field; f != "" {
 		text = f + ": " + text
-	}
-	if reports[0].node == "" {
-		return cut(text, maxMessage)
 	}
 	var nodes []string
 	for _, r := range reports {
@@ -167,6 +173,8 @@ func (p *planner) subject(ref objectRef) (types.UID, bool) {
 		return uidOf(p.snap.Nodes, ref.key, func(o *world.Node) string { return o.UID })
 	case world.KindBlock:
 		return uidOf(p.snap.Blocks, ref.key, func(o *world.Block) string { return o.UID })
+	case world.KindNetworkPolicy:
+		return uidOf(p.snap.NetworkPolicies, ref.key, func(o *world.NetworkPolicy) string { return o.UID })
 	case world.KindNetNamespace:
 		if o := p.Objects.NetNamespaces[ref.key.Name]; o != nil {
 			return o.UID, true
@@ -174,7 +182,7 @@ func (p *planner) subject(ref objectRef) (types.UID, bool) {
 		return "", false
 	}
 	switch kind := datastore.Kind(ref.kind); kind {
-	case datastore.KindNetworkPolicy, datastore.KindService, datastore.KindEndpointSlice:
+	case datastore.KindService, datastore.KindEndpointSlice:
 		return "", ref.key.Namespace != "" && ref.key.Name != ""
 	}
 	return "", false

@@ -5,6 +5,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+	policyv1beta1 "sigs.k8s.io/network-policy-api/apis/v1beta1"
 
 	"github.com/fairlead-sdn/fairlead/api/v1alpha1"
 	"github.com/fairlead-sdn/fairlead/internal/datastore"
@@ -31,6 +32,8 @@ type Objects struct {
 	Subnets       map[string]*v1alpha1.Subnet
 	NodeNetworks  map[string]*v1alpha1.NodeNetwork
 	NetNamespaces map[string]*v1alpha1.NetNamespace
+	// ClusterNetworkPolicies are read, and their conditions of ours are written.
+	ClusterNetworkPolicies map[string]*policyv1beta1.ClusterNetworkPolicy
 	// Events that a controller of ours has written.
 	Events map[datastore.Key]*corev1.Event
 }
@@ -142,6 +145,7 @@ type planner struct {
 	snap     world.Snapshot
 	tenancy  *tenancy.Result
 	subnets  *addressing.Subnets
+	policies []world.Problem
 	reported map[objectRef][]report
 	counts   map[string]count
 	// full are Subnets that have little room left.
@@ -178,6 +182,7 @@ func Make(in Input) Plan {
 	p.readReports()
 	p.describeVPCs()
 	p.describeSubnets()
+	p.describePolicies()
 	p.collect()
 	p.tell()
 	return p.out
@@ -188,6 +193,8 @@ type decided struct {
 	from    world.Snapshot
 	tenancy *tenancy.Result
 	subnets *addressing.Subnets
+	// policies are what is wrong with them.
+	policies []world.Problem
 }
 
 func (p *planner) decide() {
@@ -196,9 +203,17 @@ func (p *planner) decide() {
 		d.from.Nodes != now.Nodes || d.from.NodeNetworks != now.NodeNetworks || d.from.Subnets != now.Subnets {
 		t := tenancy.Decide(now.Namespaces, now.VPCs, now.NetNamespaces)
 		underlay := addressing.DecideUnderlay("", p.nodeExists, now.NodeNetworks)
-		d = &decided{*now, t, addressing.DecideSubnets(t, underlay.Segments, now.Subnets)}
+		var policies []world.Problem
+		if d != nil && d.samePolicies(now) {
+			policies = d.policies
+		} else {
+			policies = policyProblems(now)
+		}
+		d = &decided{*now, t, addressing.DecideSubnets(t, underlay.Segments, now.Subnets), policies}
+	} else if !d.samePolicies(now) {
+		d = &decided{*now, d.tenancy, d.subnets, policyProblems(now)}
 	}
-	p.tenancy, p.subnets = d.tenancy, d.subnets
+	p.tenancy, p.subnets, p.policies = d.tenancy, d.subnets, d.policies
 	p.out.Memory.decided = d
 }
 

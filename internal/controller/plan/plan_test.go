@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"pgregory.net/rapid"
+	policyv1beta1 "sigs.k8s.io/network-policy-api/apis/v1beta1"
 
 	"github.com/fairlead-sdn/fairlead/api/v1alpha1"
 	"github.com/fairlead-sdn/fairlead/internal/datastore"
@@ -36,6 +37,7 @@ func newModel(snap *world.Snapshot) *model {
 	m := &model{world: world.NewStore(snap), now: epoch, objects: Objects{
 		VPCs: map[string]*v1alpha1.VPC{}, Subnets: map[string]*v1alpha1.Subnet{}, NodeNetworks: map[string]*v1alpha1.NodeNetwork{},
 		NetNamespaces: map[string]*v1alpha1.NetNamespace{}, Events: map[datastore.Key]*corev1.Event{},
+		ClusterNetworkPolicies: map[string]*policyv1beta1.ClusterNetworkPolicy{},
 	}}
 	for _, k := range world.DatastoreKinds() {
 		m.world.Apply(world.Change{Kind: k, Synced: true})
@@ -60,6 +62,15 @@ func (m *model) follow() {
 	for k := range snap.NodeNetworks.All() {
 		if m.objects.NodeNetworks[k.Name] == nil {
 			m.objects.NodeNetworks[k.Name] = &v1alpha1.NodeNetwork{ObjectMeta: metav1.ObjectMeta{Name: k.Name}}
+		}
+	}
+	for k := range snap.ClusterNetworkPolicies.All() {
+		if m.objects.ClusterNetworkPolicies[k.Name] == nil {
+			foreign := metav1.Condition{Type: "example.org/Ready", Status: metav1.ConditionTrue, Reason: "Theirs"}
+			m.objects.ClusterNetworkPolicies[k.Name] = &policyv1beta1.ClusterNetworkPolicy{
+				ObjectMeta: metav1.ObjectMeta{Name: k.Name, Generation: 1},
+				Status:     policyv1beta1.ClusterNetworkPolicyStatus{Conditions: []metav1.Condition{foreign}},
+			}
 		}
 	}
 	for k, o := range snap.NetNamespaces.All() {
@@ -95,6 +106,11 @@ func (m *model) carryOut(t interface{ Fatalf(string, ...any) }, p Plan) {
 		case *v1alpha1.NetNamespace:
 			m.world.Apply(world.Change{Kind: world.KindNetNamespace, Key: key, Object: &world.NetNamespace{Name: o.Name, VNI: packet.VNI(o.Spec.VNI), Global: o.Spec.Global}})
 			m.objects.NetNamespaces[o.Name] = o
+		case *policyv1beta1.ClusterNetworkPolicy:
+			if c := o.Status.Conditions[0]; c.Type != "example.org/Ready" || c.Reason != "Theirs" {
+				t.Fatalf("a condition of others was changed: %+v", c)
+			}
+			m.objects.ClusterNetworkPolicies[o.Name] = o
 		case *corev1.Event:
 			m.objects.Events[w.Key] = o
 		case nil:
@@ -125,7 +141,7 @@ func (m *model) current() *world.Snapshot {
 // touches what it must not, and doing what is said leads to rest.
 func TestAnyWorldComesToRest(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		m := newModel(worldtest.Draw(t))
+		m := newModel(worldtest.DrawPolicies(t, worldtest.Draw(t)))
 		for range rapid.IntRange(0, 30).Draw(t, "wild changes") {
 			m.world.Apply(worldtest.Wild(t))
 		}

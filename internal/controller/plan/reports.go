@@ -32,7 +32,7 @@ func (p *planner) readReports() {
 		ref := objectRef{pr.Kind, pr.Key}
 		p.reported[ref] = append(p.reported[ref], report{node, pr})
 	}
-	for _, list := range [][]world.Problem{p.tenancy.Problems, p.subnets.Problems, p.Unreadable} {
+	for _, list := range [][]world.Problem{p.tenancy.Problems, p.subnets.Problems, p.policies, p.Unreadable} {
 		for _, pr := range list {
 			add("", pr)
 		}
@@ -87,6 +87,11 @@ func (p *planner) realised(kind world.Kind, name string) realisation {
 			lacking[r.node] = fmt.Sprintf("%s: %s: %s", r.node, r.Reason, r.Message)
 		}
 	}
+	return p.onNodes(lacking)
+}
+
+// onNodes asks how every node is, beside those that lack something, by name.
+func (p *planner) onNodes(lacking map[string]string) realisation {
 	var out realisation
 	for n := range p.snap.NodeNetworks.Values() {
 		o := p.Objects.NodeNetworks[n.Name]

@@ -1,0 +1,140 @@
+package agent
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/google/renameio/v2"
+)
+
+// PluginType is what network configurations call the plugin, and its file's name.
+const PluginType = "fairlead-cni"
+
+// Plugin is where a container runtime finds the CNI plugin and its configuration.
+type Plugin struct {
+	// Program is the plugin, List the network configuration list, to be installed.
+	Program, List string
+	// BinDir and ConfDir are the runtime's directories.
+	BinDir, ConfDir string
+}
+
+// Install puts the plugin and, last, its configuration where the runtime looks for them.
+// Each file appears whole: a runtime reads them at any time. It returns what a person should
+// know: which configuration the runtime takes instead of ours, if it does.
+func (p Plugin) Install() (warning string, err error) {
+	list, err := os.ReadFile(p.List)
+	if err != nil {
+		return "", fmt.Errorf("install the network configuration: %w", err)
+	}
+	if !ours(list) {
+		return "", fmt.Errorf("install the network configuration: %s is not a list with the plugin %s", p.List, PluginType)
+	}
+	for _, dir := range []string{p.BinDir, p.ConfDir} {
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			return "", fmt.Errorf("install the CNI plugin: %w", err)
+		}
+	}
+	if err := copyInto(filepath.Join(p.BinDir, PluginType), p.Program); err != nil {
+		return "", fmt.Errorf("install the CNI plugin in %s: %w", p.BinDir, err)
+	}
+	name := filepath.Base(p.List)
+	if err := renameio.WriteFile(filepath.Join(p.ConfDir, name), list, 0o644, renameio.WithTempDir(p.ConfDir)); err != nil {
+		return "", fmt.Errorf("install the network configuration in %s: %w", p.ConfDir, err)
+	}
+	return p.shadowed(name)
+}
+
+// shadowed says which configuration sorts before ours. A runtime takes the first.
+func (p Plugin) shadowed(name string) (string, error) {
+	names, err := configurations(p.ConfDir)
+	if err != nil {
+		return "", err
+	}
+	if names[0] == name {
+		return "", nil
+	}
+	return fmt.Sprintf("%s sorts before %s in %s: the container runtime uses it, and pods get no network from Fairlead; remove it, or give our configuration a name that sorts first",
+		names[0], name, p.ConfDir), nil
+}
+
+// configurations are the names of a directory's network configurations, in the order in
+// which runtimes read them.
+func configurations(dir string) ([]string, error) {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, fmt.Errorf("read network configurations: %w", err)
+	}
+	var out []string
+	for _, e := range entries {
+		if !e.IsDir() && slices.Contains([]string{".conf", ".conflist", ".json"}, filepath.Ext(e.Name())) {
+			out = append(out, e.Name())
+		}
+	}
+	return out, nil
+}
+
+// Remove removes the configurations that name our plugin first, so that no runtime looks
+// for it any more, and then the plugin. What others have installed stays.
+func (p Plugin) Remove() error {
+	names, err := configurations(p.ConfDir)
+	if errors.Is(err, fs.ErrNotExist) {
+		names, err = nil, nil
+	}
+	if err != nil {
+		return err
+	}
+	for _, name := range names {
+		path := filepath.Join(p.ConfDir, name)
+		raw, err := os.ReadFile(path)
+		if err != nil {
+			return fmt.Errorf("remove network configurations: %w", err)
+		}
+		if !ours(raw) {
+			continue
+		}
+		if err := os.Remove(path); err != nil {
+			return fmt.Errorf("remove the network configuration: %w", err)
+		}
+	}
+	if err := os.Remove(filepath.Join(p.BinDir, PluginType)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("remove the CNI plugin: %w", err)
+	}
+	return nil
+}
+
+// ours reports whether a network configuration list begins with our plugin. In a list of
+// somebody else's that chains it, it is not for us to remove.
+func ours(raw []byte) bool {
+	var list struct {
+		Plugins []struct {
+			Type string `json:"type"`
+		} `json:"plugins"`
+	}
+	err := json.Unmarshal([]byte(strings.TrimSpace(string(raw))), &list)
+	return err == nil && len(list.Plugins) > 0 && list.Plugins[0].Type == PluginType
+}
+
+// copyInto replaces a program, which may be running, in one step.
+func copyInto(to, from string) error {
+	in, err := os.Open(from)
+	if err != nil {
+		return err
+	}
+	defer in.Close()
+	out, err := renameio.NewPendingFile(to, renameio.WithPermissions(0o755), renameio.WithTempDir(filepath.Dir(to)))
+	if err != nil {
+		return err
+	}
+	defer func() { _ = out.Cleanup() }() // After CloseAtomicallyReplace it does nothing.
+	if _, err := io.Copy(out, in); err != nil {
+		return err
+	}
+	return out.CloseAtomicallyReplace()
+}

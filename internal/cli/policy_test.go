@@ -1,0 +1,294 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"net/netip"
+	"net/url"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/fairlead-sdn/fairlead/internal/agent"
+	"github.com/fairlead-sdn/fairlead/internal/apply"
+	"github.com/fairlead-sdn/fairlead/internal/decide"
+	"github.com/fairlead-sdn/fairlead/internal/packet"
+	"github.com/fairlead-sdn/fairlead/internal/serve/admin"
+	"github.com/fairlead-sdn/fairlead/internal/world/worldtest"
+)
+
+// policyCluster has the objects of testdata/policy.yaml and agents that know the given
+// flows and explain packets as change says, or, if that is nil, as agents do.
+func policyCluster(t *testing.T, change map[string]func(*admin.Explanation), flows ...apply.Flow) *cluster {
+	t.Helper()
+	c := newCluster(t)
+	c.loadFile("policy.yaml")
+	snap, err := readWorld(t.Context(), c.store)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, node := range []string{"n1", "n2"} {
+		n, _, _ := decide.New(decide.Config{Node: node}).Compile(nil, worldtest.Local(snap, node))
+		c.serve(node, map[string]admin.Handler{
+			"GET /v1/explain": func(_ context.Context, v url.Values) (any, error) {
+				q, err := admin.ParseQuestion(v)
+				if err != nil {
+					return nil, err
+				}
+				c.asked = append(c.asked, q) // One after the other.
+				x, _ := agent.Explain(n, q)
+				x.AppliedRevision = 7
+				if x.Ingress != nil && x.Ingress.List != "" {
+					x.Rules, x.NoRules = walked(x.Ingress.Allowed), ""
+				}
+				if f := change[node]; f != nil {
+					f(&x)
+				}
+				return x, nil
+			},
+			"GET /v1/flows": func(context.Context, url.Values) (any, error) {
+				return admin.Flows{Node: node, Flows: flows}, nil
+			},
+		})
+	}
+	return c
+}
+
+// walked is a way through rules.
+func walked(accepted bool) *apply.Walk {
+	packets := uint64(3)
+	w := &apply.Walk{Verdict: "drop", Steps: []apply.Step{
+		{Hook: "forward", Chain: "forward", Rule: 4, Comment: "policies of the receiver", Text: "oifname vmap @ingress-of-port", Effect: "jump ingress-01", Handle: 23},
+		{Hook: "forward", Chain: "ingress-01", Rule: 0, Comment: "denied by bank/tellers", Text: "counter drop", Effect: "drop", Handle: 31, Packets: &packets},
+	}}
+	if accepted {
+		w.Verdict = "accept"
+		w.Steps[1].Comment, w.Steps[1].Text, w.Steps[1].Effect = "allowed by bank/tellers", "ip saddr @x return", "return"
+		w.Steps = append(w.Steps, apply.Step{Hook: "forward", Chain: "forward", Rule: -1, Effect: "policy accept"})
+	}
+	return w
+}
+
+func TestPolicyWhy(t *testing.T) {
+	c := policyCluster(t, nil)
+	c.transcript(
+		"policy-why",
+		"policy why shop/web bank/teller:http",
+		"policy why shop/web bank/teller:80/TCP -o wide",
+		"policy why shop/cart bank/teller:80/tcp",
+		"policy why node/n1 bank/teller:80",
+		"policy why 203.0.113.7 bank/teller:80",
+		"policy why -n shop web cart:8080 -o json",
+		"policy why bank/vault svc/shop/web:8000",
+		"policy why bank/vault 10.96.0.10:w/TCP -o yaml",
+		"policy why shop/web 8.8.8.8:icmp",
+	)
+}
+
+func TestPolicyWhyMistakes(t *testing.T) {
+	c := policyCluster(t, nil)
+	c.transcript(
+		"policy-why-mistakes",
+		"policy why shop/web",
+		"policy why shop/web bank/teller",
+		"policy why shop/web bank/teller:0/TCP",
+		"policy why shop/web bank/teller:80/ICMP",
+		"policy why shop/web bank/teller:80000",
+		"policy why shop/web bank/teller:nope",
+		"policy why shop/web bank/teller:http/UDP",
+		"policy why shop/web fd00::1:80/TCP",
+		"policy why web bank/teller:80",
+		"policy why n1 bank/teller:80",
+		"policy why shop/none bank/teller:80",
+		"policy why bank/web bank/teller:80",
+		"policy why node/n9 bank/teller:80",
+		"policy why node/n3 bank/teller:80",
+		"policy why shop/web bank/late:80",
+		"policy why svc/shop/web bank/teller:80",
+		"policy why shop/web svc/shop/nope:80",
+		"policy why shop/web svc/shop/web:1",
+		"policy why shop/web svc/shop/empty:80",
+		"policy why shop/ bank/teller:80",
+		"policy why a/b/c bank/teller:80",
+		"policy why shop/web outside:x",
+		"policy why 203.0.113.7 1.2.3.4:http",
+		"policy why fd00:10::2 bank/teller:80",
+	)
+}
+
+func TestPolicyWhyDisagreements(t *testing.T) {
+	for _, tt := range []struct {
+		name   string
+		change func(*admin.Explanation)
+		want   string
+		code   int
+	}{
+		{"none", func(*admin.Explanation) {}, "agree", 0},
+		{"the list denies", func(x *admin.Explanation) { x.Ingress.Allowed = false }, "the oracle says allowed", exitDisagree},
+		{"no port", func(x *admin.Explanation) { x.Ingress = nil }, "no port of it has the pod's address", exitDisagree},
+		{"the rules drop", func(x *admin.Explanation) { x.Rules.Verdict = "drop" }, "expects the rules to accept", exitDisagree},
+		{"a rule is gone", func(x *admin.Explanation) { x.Rules.Missing = []string{"rule 4 of chain forward"} }, "does not hold what it should: rule 4", exitDisagree},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			c := policyCluster(t, map[string]func(*admin.Explanation){"n2": tt.change})
+			r := c.run("policy", "why", "shop/web", "bank/teller:80")
+			if r.code != tt.code || !strings.Contains(r.out, tt.want) {
+				t.Errorf("exit %d, want %d and %q:\n%s%s", r.code, tt.code, tt.want, r.out, r.err)
+			}
+		})
+	}
+}
+
+// An agent that does not answer costs its evidence, and nothing else.
+func TestPolicyWhyWithoutAgents(t *testing.T) {
+	c := policyCluster(t, nil)
+	delete(c.sockets, "n2")
+	r := c.run("policy", "why", "shop/web", "bank/teller:80", "-o", "json")
+	var got whyReport
+	if err := json.Unmarshal([]byte(r.out), &got); err != nil {
+		t.Fatalf("%v: %+v", err, r)
+	}
+	if r.code != 1 || !got.Allowed || !strings.Contains(r.err, "no evidence of node n2") {
+		t.Errorf("exit %d, allowed %t: %s", r.code, got.Allowed, r.err)
+	}
+}
+
+// The nodes are asked about the packet as it meets their policies.
+func TestPolicyWhyAsksOfThePacketOnTheNode(t *testing.T) {
+	c := policyCluster(t, nil)
+	c.run("policy", "why", "node/n1", "bank/teller:80")
+	if asked := c.asked; len(asked) != 2 || !asked[0].FromNode || asked[1].FromNode || asked[1].Packet.Src != netip.MustParseAddr("10.128.0.1") || asked[1].VNI != 4096 {
+		t.Errorf("asked %+v, want n1 of what it sends and n2 of a packet from n1's tunnel address", c.asked)
+	}
+}
+
+const onlyTellers = `
+apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata: {name: web, namespace: shop}
+spec:
+  podSelector: {matchLabels: {app: web}}
+  policyTypes: [Ingress]
+  ingress: [{from: [{namespaceSelector: {}, podSelector: {matchLabels: {app: teller}}}], ports: [{port: 80}]}]
+`
+
+func TestPolicyWhatif(t *testing.T) {
+	flow := func(src string, sport uint16, dst string, dport uint16) apply.Flow {
+		return apply.Flow{Src: netip.MustParseAddr(src), Dst: netip.MustParseAddr(dst), Protocol: packet.TCP, SrcPort: sport, DstPort: dport}
+	}
+	dead := flow("10.128.0.67", 40003, "10.128.0.2", 80)
+	dead.Cut = true
+	c := policyCluster(
+		t, nil, flow("10.128.0.3", 40000, "10.128.0.2", 80), flow("10.128.0.66", 40001, "10.128.0.2", 80),
+		flow("203.0.113.9", 40002, "10.128.0.2", 80), flow("172.30.0.11", 40009, "10.128.0.2", 80), dead,
+	)
+	c.write("web.yaml", onlyTellers)
+	c.write("open.yaml", "apiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata: {name: tellers, namespace: bank}\nspec: {podSelector: {}, ingress: [{}]}\n")
+	c.write("tellers.yaml", "apiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata: {name: tellers, namespace: bank}\nspec: {podSelector: {}}\n")
+	c.write("labels.yaml", "apiVersion: v1\nkind: Namespace\nmetadata: {name: bank, labels: {team: web}}\n---\napiVersion: v1\nkind: Pod\nmetadata: {name: new, namespace: bank}\nspec: {containers: [{name: c}]}\n")
+	c.write("bad.yaml", "apiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata: {name: bad, namespace: bank}\nspec: {podSelector: {matchExpressions: [{key: a, operator: Foo}]}}\n")
+	c.write("out.yaml", "apiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata: {name: out, namespace: shop}\nspec: {podSelector: {matchLabels: {app: cart}}, policyTypes: [Egress], egress: [{to: [{ipBlock: {cidr: 198.51.100.0/24}}], ports: [{port: 443}]}]}\n")
+	c.transcript(
+		"policy-whatif",
+		"policy whatif -f DIR/web.yaml",
+		"policy whatif -f DIR/web.yaml -o json",
+		"policy whatif -f DIR/open.yaml --no-flows",
+		"policy whatif -f DIR/tellers.yaml --delete -o wide",
+		"policy whatif -f DIR/labels.yaml",
+		"policy whatif -f DIR/out.yaml",
+		"policy whatif -f DIR/web.yaml --delete",
+		"policy whatif -f DIR/bad.yaml",
+		"policy whatif",
+	)
+	if r := c.run("get", "networkpolicies", "-o", "json"); strings.Contains(r.out, `"name": "web"`) || r.code != 0 {
+		t.Errorf("whatif has written: %s", r.out)
+	}
+}
+
+// That flows are not known is no all-clear.
+func TestPolicyWhatifWithoutAgents(t *testing.T) {
+	c := newCluster(t)
+	c.loadFile("policy.yaml")
+	c.write("web.yaml", onlyTellers)
+	if r := c.run("policy", "whatif", "-f", c.dir+"/web.yaml"); r.code != 1 || !strings.Contains(r.err, "flows not known") {
+		t.Errorf("exit %d: %s", r.code, r.err)
+	}
+	if r := c.run("policy", "whatif", "-f", c.dir+"/web.yaml", "--no-flows"); r.code != 0 {
+		t.Errorf("exit %d: %s", r.code, r.err)
+	}
+}
+
+func TestGetPolicies(t *testing.T) {
+	c := policyCluster(t, nil)
+	c.load("apiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata: {name: names, namespace: shop}\nspec: {podSelector: {matchLabels: {app: web}}, policyTypes: [Ingress], egress: [{}], ingress: [{ports: [{port: metrics}, {port: dns}]}]}\n")
+	c.transcript("policy-get", "get netpol", "get netpol -o wide", "get cnp", "get cnp -o wide", "get netpol bank/tellers")
+}
+
+func TestApplyWarnsOfPolicies(t *testing.T) {
+	c := policyCluster(t, nil)
+	c.write("p.yaml", `
+apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata: {name: p, namespace: shop}
+spec:
+  podSelector: {matchLabels: {app: web}}
+  policyTypes: [Ingress]
+  ingress:
+    - from: [{ipBlock: {cidr: 10.0.0.0/24, except: [10.0.0.0/25, 10.0.0.128/25]}}]
+      ports: [{port: https}, {port: dns}, {port: http}]
+  egress: [{ports: [{port: http, protocol: SCTP}]}]
+---
+apiVersion: policy.networking.k8s.io/v1beta1
+kind: ClusterNetworkPolicy
+metadata: {name: p}
+spec:
+  tier: Admin
+  priority: 10
+  subject: {namespaces: {}}
+  ingress:
+    - {action: Pass, from: [{namespaces: {}}]}
+    - {action: Deny, from: [{pods: {namespaceSelector: {}, podSelector: {matchLabels: {app: web}}}}]}
+  egress:
+    - {action: Deny, to: [{namespaces: {matchLabels: {team: web}}}], protocols: [{destinationNamedPort: nope}]}
+`)
+	c.transcript("policy-apply", "apply -f DIR/p.yaml --dry-run", "apply -f DIR/p.yaml", "apply -f DIR/p.yaml")
+}
+
+func TestCrowd(t *testing.T) {
+	sizes := map[string]int{"shop": 4, "bank": 9}
+	for _, tt := range []struct {
+		names []string
+		want  string
+	}{
+		{[]string{"a/b", "node/n1"}, "a/b, node/n1"},
+		{[]string{"shop/a", "shop/b", "shop/c", "shop/d"}, "all 4 of shop"},
+		{[]string{"bank/a", "bank/b", "node/n1", "shop/a"}, "2 of bank (bank/a, …), node/n1, shop/a"},
+		{[]string{"a/x", "b/x", "c/x", "d/x"}, "a/x, b/x, c/x, and more, 4 in all"},
+	} {
+		if got := crowd(slices.Clone(tt.names), sizes); got != tt.want {
+			t.Errorf("%v: %q, want %q", tt.names, got, tt.want)
+		}
+	}
+}
+
+// What the rules of a node are expected to do follows from where the oracle says that
+// the packet ends.
+func TestExpectedOfRules(t *testing.T) {
+	f := whyFlow{From: whyPlace{Kind: "pod", Node: "n1"}, To: whyPlace{Kind: "pod", Node: "n2"}}
+	for _, tt := range []struct{ stopped, sender, receiver string }{
+		{"delivery", "accept", "accept"},
+		{"ingress", "accept", "drop"},
+		{"egress", "drop", ""},
+		{"vpc", "drop", ""},
+		{"tenant", "", "drop"},
+		{"path", "", ""},
+		{"source", "", ""},
+	} {
+		if got := f.expect("n1", tt.stopped); got != tt.sender {
+			t.Errorf("%s: the sender's node %q, want %q", tt.stopped, got, tt.sender)
+		}
+		if got := f.expect("n2", tt.stopped); got != tt.receiver {
+			t.Errorf("%s: the receiver's node %q, want %q", tt.stopped, got, tt.receiver)
+		}
+	}
+}

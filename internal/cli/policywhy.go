@@ -1,0 +1,481 @@
+package cli
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/fairlead-sdn/fairlead/internal/datastore"
+	"github.com/fairlead-sdn/fairlead/internal/oracle"
+	"github.com/fairlead-sdn/fairlead/internal/packet"
+	"github.com/fairlead-sdn/fairlead/internal/serve/admin"
+	"github.com/fairlead-sdn/fairlead/internal/world"
+)
+
+// exitDisagree: oracle, rule lists and kernel do not say the same.
+const exitDisagree = 3
+
+// firstEphemeral is the source port that judged packets bear (RFC 6335).
+const firstEphemeral = 49152
+
+// whyReport is why a packet passes or not (docs/cli.md: fields are added, never renamed).
+type whyReport struct {
+	From     string `json:"from"`
+	To       string `json:"to"`
+	Port     string `json:"port"`
+	Protocol string `json:"protocol"`
+	// Allowed: every one of the flows is.
+	Allowed bool      `json:"allowed"`
+	Notes   []string  `json:"notes,omitempty"`
+	Flows   []whyFlow `json:"flows"`
+}
+
+// whyFlow is one pair of addresses.
+type whyFlow struct {
+	Packet  packet.Packet `json:"packet"`
+	From    whyPlace      `json:"from"`
+	To      whyPlace      `json:"to"`
+	Allowed bool          `json:"allowed"`
+	Why     string        `json:"why"`
+	// Stages are the oracle's, up to the one that ended the packet's way.
+	Stages []whyStage `json:"stages"`
+	// Egress and Ingress are what the tiers of policies say in each direction, whatever
+	// the other says.
+	Egress  []whyStage `json:"egress"`
+	Ingress []whyStage `json:"ingress"`
+	// Nodes are what the nodes of both ends have decided and hold.
+	Nodes []whyNode `json:"nodes"`
+	// Disagreements between the three; empty if there are none.
+	Disagreements []string `json:"disagreements"`
+
+	probe   oracle.Probe
+	verdict oracle.Verdict
+	arrives packet.Packet
+}
+
+type whyPlace struct {
+	Kind string `json:"kind"` // "pod", "node" or "outside"
+	Node string `json:"node,omitempty"`
+	Pod  string `json:"pod,omitempty"`
+}
+
+type whyStage struct {
+	Name   string     `json:"name"`
+	Pass   bool       `json:"pass"`
+	Why    string     `json:"why"`
+	Policy *whyPolicy `json:"policy,omitempty"`
+}
+
+// whyPolicy is what decided in a tier.
+type whyPolicy struct {
+	Kind string `json:"kind"`
+	Name string `json:"name"`
+	Tier string `json:"tier"`
+	// Rule is -1: the policy isolates, and no rule allows the packet.
+	Rule     int    `json:"rule"`
+	RuleName string `json:"ruleName,omitempty"`
+	Action   string `json:"action"`
+}
+
+// whyNode is the answer of one node, or why there is none.
+type whyNode struct {
+	Node string `json:"node"`
+	// Packet as it was asked about, where it differs from the flow's.
+	Packet      packet.Packet      `json:"packet"`
+	Explanation *admin.Explanation `json:"explanation,omitempty"`
+	Error       string             `json:"error,omitempty"`
+}
+
+func (a *app) policyWhyCommand() *cobra.Command {
+	var namespace string
+	cmd := &cobra.Command{
+		Use: "why SRC DST:PORT/PROTO", Short: "Tell why a packet passes or not, and by which policy and rule", Args: cobra.ExactArgs(2),
+		Long: `Tell why the first packet of a flow passes or not.
+
+SRC and DST are a pod (NAMESPACE/NAME), node/NAME, an address, or, for DST,
+svc/NAMESPACE/NAME. PORT is a number or a container port's name; without PROTO it is TCP;
+"icmp" stands alone. The answer is the oracle's; beside it stand the rule lists of the
+nodes of both ends, and what their kernels hold: if one says something else, the exit
+code is 3.`,
+		Example: "  fairlead policy why shop/web shop/db:5432/TCP",
+	}
+	format := outputFlag(cmd)
+	cmd.Flags().StringVarP(&namespace, "namespace", "n", "", "namespace of names that say none (default \"default\")")
+	cmd.ValidArgsFunction = func(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+		if len(args) > 0 {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		return a.completeNames(cmd.Context(), datastore.KindPod)
+	}
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		text, t, err := splitTarget(args[1])
+		if err != nil {
+			return err
+		}
+		var r *whyReport
+		err = a.withStore(cmd.Context(), func(ctx context.Context, s datastore.Store) (err error) {
+			r, err = a.whyUntilSettled(ctx, s, namespace, args[0], text, t)
+			return err
+		})
+		if err != nil {
+			return err
+		}
+		if err := a.printWhy(format, r); err != nil {
+			return err
+		}
+		return r.exit()
+	}
+	return cmd
+}
+
+// exit is the error that makes the exit code.
+func (r *whyReport) exit() error {
+	code := 0
+	for _, f := range r.Flows {
+		if len(f.Disagreements) > 0 {
+			return exitError(exitDisagree)
+		}
+		if slices.ContainsFunc(f.Nodes, func(n whyNode) bool { return n.Error != "" }) {
+			code = exitFailed
+		}
+	}
+	if code != 0 {
+		return exitError(code)
+	}
+	return nil
+}
+
+// whyUntilSettled asks again while the sources disagree, up to a moment: a change takes
+// some milliseconds to arrive on the nodes.
+func (a *app) whyUntilSettled(ctx context.Context, s datastore.Store, namespace, from, to string, t portTarget) (*whyReport, error) {
+	const pause = 250 * time.Millisecond
+	for waited := time.Duration(0); ; waited += pause {
+		r, err := a.why(ctx, s, namespace, from, to, t)
+		if err != nil || waited >= a.settle {
+			return r, err
+		}
+		if code := exitError(0); !errors.As(r.exit(), &code) || code != exitDisagree {
+			return r, nil
+		}
+		timer := time.NewTimer(pause)
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			return r, nil
+		}
+	}
+}
+
+func (a *app) why(ctx context.Context, s datastore.Store, namespace, from, to string, t portTarget) (*whyReport, error) {
+	v, err := viewCluster(ctx, s, namespace)
+	if err != nil {
+		return nil, err
+	}
+	r, err := v.ask(ctx, from, to, t)
+	if err != nil {
+		return nil, err
+	}
+	for i := range r.Flows {
+		f := &r.Flows[i]
+		a.askNodes(ctx, f)
+		f.compare()
+	}
+	return r, nil
+}
+
+// ask judges every pair of addresses of two ends.
+func (v *clusterView) ask(ctx context.Context, from, to string, t portTarget) (*whyReport, error) {
+	src, err := v.find(from)
+	if err != nil {
+		return nil, err
+	}
+	if src.service != nil {
+		return nil, usagef("a Service sends nothing: name one of its pods%s", v.podsOfService(src.service))
+	}
+	dst, err := v.find(to)
+	if err != nil {
+		return nil, err
+	}
+	r := &whyReport{From: src.name, To: dst.name, Flows: []whyFlow{}}
+	for _, note := range []string{src.note, dst.note} {
+		if note != "" {
+			r.Notes = append(r.Notes, note)
+		}
+	}
+	backends, err := v.receivers(ctx, dst, t)
+	if err != nil {
+		return nil, err
+	}
+	if dst.service != nil {
+		r.Notes = append(r.Notes, noServices)
+	}
+	r.Port, r.Protocol = portText(t, backends[0].port), backends[0].port.protocol.String()
+	backends, left := pairs(src, backends)
+	if len(backends) == 0 {
+		return nil, fmt.Errorf("%s and %s have no address family in common: %s, %s", src.name, dst.name, addressText(src.ends), addressText(dst.ends))
+	}
+	if left > 0 {
+		r.Notes = append(r.Notes, fmt.Sprintf("%d more endpoints were not looked at", left))
+	}
+	r.Allowed = true
+	for _, b := range backends {
+		for _, s := range src.ends {
+			if s.Addr.BitLen() == b.end.Addr.BitLen() {
+				f := v.judge(s, b)
+				r.Allowed = r.Allowed && f.Allowed
+				r.Flows = append(r.Flows, f)
+			}
+		}
+	}
+	return r, nil
+}
+
+// portText is what was asked for: a name stays one.
+func portText(asked, found portTarget) string {
+	if asked.name != "" {
+		return asked.name
+	}
+	if asked.number != 0 {
+		return fmt.Sprint(asked.number)
+	}
+	return ""
+}
+
+func addressText(ends []oracle.End) string {
+	out := ""
+	for i, e := range ends {
+		if i > 0 {
+			out += " and "
+		}
+		out += e.Addr.String()
+	}
+	return out
+}
+
+// pairs keeps the receivers of a family that the sender has, and bounds them.
+func pairs(src endpoint, all []backend) (kept []backend, left int) {
+	for _, b := range all {
+		if slices.ContainsFunc(src.ends, func(e oracle.End) bool { return e.Addr.BitLen() == b.end.Addr.BitLen() }) {
+			kept = append(kept, b)
+		}
+	}
+	if len(kept) > maxBackends {
+		kept, left = kept[:maxBackends], len(kept)-maxBackends
+	}
+	return kept, left
+}
+
+// receivers are the addresses and ports that a destination stands for.
+func (v *clusterView) receivers(ctx context.Context, dst endpoint, t portTarget) ([]backend, error) {
+	if dst.service != nil {
+		return v.backends(ctx, dst.service, t)
+	}
+	var out []backend
+	for _, e := range dst.ends {
+		at := t
+		if t.name != "" {
+			pod, ok := v.snap.Pods.Get(e.Place.Pod)
+			if e.Place.Kind != oracle.Pod || !ok {
+				return nil, usagef("%s is no pod whose ports are known: name the port by number", dst.name)
+			}
+			var err error
+			if at, err = t.onPod(pod); err != nil {
+				return nil, err
+			}
+		}
+		out = append(out, backend{e, at})
+	}
+	return out, nil
+}
+
+// judge asks the oracle about one pair of addresses.
+func (v *clusterView) judge(s oracle.End, b backend) whyFlow {
+	p := packet.Packet{Src: s.Addr, Dst: b.end.Addr, Protocol: b.port.protocol, SrcPort: firstEphemeral, DstPort: b.port.number}
+	switch p.Protocol {
+	case packet.TCP:
+		p.SYN = true
+	case packet.ICMP, packet.ICMPv6:
+		p.SrcPort, p.Protocol = 0, packet.ICMP
+		if p.Dst.Is6() {
+			p.Protocol = packet.ICMPv6
+		}
+	}
+	from := s.Place
+	if from.Kind == oracle.Outside {
+		from.Node = b.end.Place.Node // Where a router that knows the way would send it.
+	}
+	f := whyFlow{Packet: p, probe: oracle.Probe{From: from, Packet: p}, Nodes: []whyNode{}, Disagreements: []string{}}
+	f.verdict = v.model.Judge(nil, f.probe)
+	policies := v.model.Policies(f.probe)
+	f.arrives = policies.Arrives
+	f.Allowed, f.Why = f.verdict.Allowed, f.verdict.Why()
+	f.Stages, f.Egress, f.Ingress = stagesOf(f.verdict.Stages), stagesOf(policies.Egress), stagesOf(policies.Ingress)
+	f.From, f.To = placeOf(from), placeOf(b.end.Place)
+	return f
+}
+
+func placeOf(p oracle.Place) whyPlace {
+	switch p.Kind {
+	case oracle.Pod:
+		return whyPlace{Kind: "pod", Node: p.Node, Pod: p.Pod.String()}
+	case oracle.Node:
+		return whyPlace{Kind: "node", Node: p.Node}
+	}
+	return whyPlace{Kind: "outside", Node: p.Node}
+}
+
+func stagesOf(list []oracle.Stage) []whyStage {
+	out := []whyStage{}
+	for _, s := range list {
+		w := whyStage{Name: s.Name, Pass: s.Pass, Why: s.Why}
+		if m := s.Match; m != nil {
+			w.Policy = &whyPolicy{Kind: string(m.Kind), Name: m.Policy.String(), Tier: m.Tier, Rule: m.Rule, RuleName: m.Name, Action: m.Action}
+		}
+		out = append(out, w)
+	}
+	return out
+}
+
+// askNodes asks the agents of the nodes that the packet meets.
+func (a *app) askNodes(ctx context.Context, f *whyFlow) {
+	ask := func(node string, p packet.Packet) {
+		q := admin.Question{Packet: p, FromNode: f.From.Kind == "node" && f.From.Node == node}
+		if len(f.Nodes) > 0 && f.Nodes[0].Explanation != nil {
+			q.VNI = f.Nodes[0].Explanation.VNI
+		}
+		n := whyNode{Node: node, Packet: p}
+		answers, err := ask[admin.Explanation](ctx, a, []string{node}, q.Path())
+		switch {
+		case len(answers) == 1:
+			n.Explanation = &answers[0].value
+		case err != nil:
+			n.Error = err.Error()
+		default:
+			n.Error = "there is no agent of node " + node
+		}
+		f.Nodes = append(f.Nodes, n)
+	}
+	if f.From.Node != "" && f.From.Kind != "outside" {
+		ask(f.From.Node, f.Packet)
+	}
+	if f.To.Kind == "pod" && (f.To.Node != f.From.Node || f.From.Kind == "outside") {
+		p := f.arrives
+		if !p.Src.IsValid() {
+			p = f.Packet
+		}
+		ask(f.To.Node, p)
+	}
+}
+
+// compare says where the nodes do not say what the oracle says.
+func (f *whyFlow) compare() {
+	last := cmp.Or(f.stopped(), "delivery")
+	for _, n := range f.Nodes {
+		x := n.Explanation
+		if x == nil {
+			continue
+		}
+		if f.From.Kind == "pod" && n.Node == f.From.Node {
+			f.compareList(n.Node, "egress", f.Egress, x.Egress)
+		}
+		if f.To.Kind == "pod" && n.Node == f.To.Node {
+			f.compareList(n.Node, "ingress", f.Ingress, x.Ingress)
+		}
+		if x.Rules == nil {
+			continue
+		}
+		for _, m := range x.Rules.Missing {
+			f.disagree("node %s: the kernel does not hold what it should: %s", n.Node, m)
+		}
+		want := f.expect(n.Node, last)
+		if got := x.Rules.Verdict; want != "" && got != "" && want != got {
+			f.disagree("node %s: the oracle expects the rules to %s the packet, and they %s it", n.Node, want, got)
+		}
+	}
+}
+
+// stopped is the name of the stage that ended the packet's way, "" if none did.
+func (f *whyFlow) stopped() string {
+	for _, s := range f.Stages {
+		if !s.Pass {
+			return s.Name
+		}
+	}
+	return ""
+}
+
+// expect is what the rules of a node should do to the packet, "" where the oracle does
+// not say: routes and tunnels stop packets too, and what was stopped does not arrive.
+func (f *whyFlow) expect(node, stopped string) string {
+	at := func(place whyPlace) bool { return place.Kind == "pod" && place.Node == node }
+	switch stopped {
+	case "delivery":
+		return "accept"
+	case "vpc", "egress": // By the node of the sender.
+		if at(f.From) {
+			return "drop"
+		}
+	case "tenant": // By that of the receiver, which knows whom its pod hears.
+		if at(f.To) {
+			return "drop"
+		}
+	case "ingress":
+		if at(f.To) {
+			return "drop"
+		}
+		return "accept"
+	}
+	return ""
+}
+
+func (f *whyFlow) compareList(node, direction string, said []whyStage, j *admin.Judgement) {
+	if len(said) == 0 {
+		return // The packet has no sender or receiver: no list is asked.
+	}
+	want := said[len(said)-1]
+	switch {
+	case j == nil:
+		f.disagree("node %s: no port of it has the pod's address, so nothing of it passes", node)
+	case j.Allowed != want.Pass:
+		f.disagree("node %s: %s: the oracle says %s (%s), the node's rule list %s says %s (%s)",
+			node, direction, allowWord(want.Pass), want.Why, cmp.Or(j.List, "(none)"), allowWord(j.Allowed), judgementText(j))
+	}
+}
+
+func (f *whyFlow) disagree(format string, args ...any) {
+	f.Disagreements = append(f.Disagreements, fmt.Sprintf(format, args...))
+}
+
+func allowWord(allowed bool) string {
+	if allowed {
+		return "allowed"
+	}
+	return "denied"
+}
+
+// judgementText is what decided on a node, for people.
+func judgementText(j *admin.Judgement) string {
+	if j.Rule == nil {
+		return j.Reason
+	}
+	return fmt.Sprintf("rule %d: %s by %s", j.Rule.Index, j.Rule.Action, policyText(j.Rule.Kind, j.Rule.Policy, j.Rule.PolicyRule, j.Rule.Name))
+}
+
+// policyText names a policy and its rule.
+func policyText(kind, name string, rule int, ruleName string) string {
+	short := map[string]string{string(world.KindNetworkPolicy): "netpol", string(world.KindClusterNetworkPolicy): "cnp"}
+	text := cmp.Or(short[kind], kind) + "/" + name
+	switch {
+	case rule < 0:
+		return text + ", which isolates the pod"
+	case ruleName != "":
+		return fmt.Sprintf("%s rule %d (%q)", text, rule, ruleName)
+	}
+	return fmt.Sprintf("%s rule %d", text, rule)
+}

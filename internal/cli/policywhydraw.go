@@ -1,0 +1,190 @@
+package cli
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+)
+
+// printWhy writes a report.
+func (a *app) printWhy(format *outputFormat, r *whyReport) error {
+	for _, f := range r.Flows {
+		for _, n := range f.Nodes {
+			if n.Error != "" {
+				fmt.Fprintf(a.err, "no evidence of node %s: %s\n", n.Node, n.Error)
+			}
+		}
+	}
+	if !format.forPeople() {
+		return a.print(format, r, nil)
+	}
+	for _, note := range r.Notes {
+		if err := a.say("note: %s", note); err != nil {
+			return err
+		}
+	}
+	for i, f := range r.Flows {
+		if i > 0 || len(r.Notes) > 0 {
+			fmt.Fprintln(a.out)
+		}
+		if err := a.printWhyFlow(f, *format == "wide"); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (a *app) printWhyFlow(f whyFlow, wide bool) error {
+	port := f.Packet.Protocol.String()
+	if f.Packet.DstPort != 0 {
+		port = fmt.Sprintf("%d/%s", f.Packet.DstPort, f.Packet.Protocol)
+	}
+	word := "DENIED"
+	if f.Allowed {
+		word = "ALLOWED"
+	}
+	if err := a.say("%s  %s → %s, %s", word, placeText(f.From, f.Packet.Src), placeText(f.To, f.Packet.Dst), port); err != nil {
+		return err
+	}
+	if err := a.say("  %s", f.Why); err != nil {
+		return err
+	}
+	tables := []table{f.drawStages(), f.drawPolicies(), f.drawLists(), f.drawRules(wide)}
+	for _, t := range tables {
+		if len(t.rows) == 0 {
+			continue
+		}
+		fmt.Fprintln(a.out)
+		if err := t.write(a.out); err != nil {
+			return err
+		}
+	}
+	fmt.Fprintln(a.out)
+	return a.sayAgreement(f)
+}
+
+func (a *app) sayAgreement(f whyFlow) error {
+	for _, d := range f.Disagreements {
+		if err := a.say("DISAGREEMENT  %s", d); err != nil {
+			return err
+		}
+	}
+	asked, rules := 0, 0
+	for _, n := range f.Nodes {
+		if n.Explanation != nil {
+			asked++
+			if n.Explanation.Rules != nil {
+				rules++
+			}
+		}
+	}
+	switch {
+	case len(f.Disagreements) > 0:
+		return a.say("The sources DISAGREE: one of them is wrong. fairlead diag -o FILE gathers what a report needs.")
+	case asked == 0:
+		return a.say("This is what the objects say; no node was asked.")
+	case rules == 0:
+		return a.say("The objects and the nodes' rule lists agree.")
+	}
+	return a.say("The objects, the nodes' rule lists and the kernels' rules agree.")
+}
+
+func placeText(p whyPlace, a netip.Addr) string {
+	switch p.Kind {
+	case "pod":
+		return fmt.Sprintf("%s (%s on %s)", p.Pod, a, p.Node)
+	case "node":
+		return fmt.Sprintf("node %s (%s)", p.Node, a)
+	}
+	return fmt.Sprintf("outside (%s)", a)
+}
+
+func (f whyFlow) drawStages() table {
+	t := table{header: []string{"STAGE", "RESULT", "WHY"}}
+	for _, s := range f.Stages {
+		t.add(s.Name, passWord(s.Pass), s.Why)
+	}
+	return t
+}
+
+func passWord(pass bool) string {
+	if pass {
+		return "pass"
+	}
+	return "CUT"
+}
+
+func (f whyFlow) drawPolicies() table {
+	t := table{header: []string{"DIRECTION", "TIER", "POLICY", "RULE", "ACTION"}}
+	for _, list := range [][]whyStage{f.Egress, f.Ingress} {
+		for _, s := range list {
+			p := s.Policy
+			if p == nil {
+				t.add(s.Name, "-", "-", "-", allowWord(s.Pass)+": "+s.Why)
+				continue
+			}
+			rule := fmt.Sprint(p.Rule)
+			switch {
+			case p.Rule < 0:
+				rule = "none allows"
+			case p.RuleName != "":
+				rule += " (" + p.RuleName + ")"
+			}
+			t.add(s.Name, p.Tier, p.Kind+" "+p.Name, rule, p.Action)
+		}
+	}
+	return t
+}
+
+func (f whyFlow) drawLists() table {
+	t := table{header: []string{"NODE", "DIRECTION", "LIST", "RESULT", "DECIDED BY"}}
+	for _, n := range f.Nodes {
+		if n.Explanation == nil {
+			t.add(n.Node, "-", "-", "unknown", n.Error)
+			continue
+		}
+		if j := n.Explanation.Egress; j != nil {
+			t.add(n.Node, "egress", cmp.Or(j.List, "-"), allowWord(j.Allowed), judgementText(j))
+		}
+		if j := n.Explanation.Ingress; j != nil {
+			t.add(n.Node, "ingress", cmp.Or(j.List, "-"), allowWord(j.Allowed), judgementText(j))
+		}
+	}
+	return t
+}
+
+func (f whyFlow) drawRules(wide bool) table {
+	t := table{header: []string{"NODE", "HOOK", "CHAIN", "RULE", "HANDLE", "PACKETS", "EFFECT", "COMMENT"}}
+	if wide {
+		t.header = append(t.header, "TEXT")
+	}
+	for _, n := range f.Nodes {
+		if n.Explanation == nil {
+			continue
+		}
+		w := n.Explanation.Rules
+		if w == nil {
+			row := []string{n.Node, "-", "-", "-", "-", "-", "-", n.Explanation.NoRules, "-"}
+			t.add(row[:len(t.header)]...)
+			continue
+		}
+		for _, s := range w.Steps {
+			rule, handle, packets := "end", "-", "-"
+			if s.Rule >= 0 {
+				rule, handle = fmt.Sprint(s.Rule), "MISSING"
+			}
+			if s.Handle != 0 {
+				handle = fmt.Sprint(s.Handle)
+			}
+			if s.Packets != nil {
+				packets = fmt.Sprint(*s.Packets)
+			}
+			row := []string{n.Node, s.Hook, s.Chain, rule, handle, packets, s.Effect, dash(s.Comment)}
+			if wide {
+				row = append(row, dash(s.Text))
+			}
+			t.add(row...)
+		}
+	}
+	return t
+}
