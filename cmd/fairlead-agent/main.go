@@ -2,6 +2,7 @@
 //
 //	fairlead-agent [--config FILE]     run, until SIGTERM; the kernel keeps everything
 //	fairlead-agent admin PATH          ask the running agent, "admin /v1/status"
+//	fairlead-agent install             give the container runtime the CNI plugin
 //	fairlead-agent uninstall           remove everything of ours from this node
 //	fairlead-agent --version
 //
@@ -27,6 +28,7 @@ import (
 	"github.com/fairlead-sdn/fairlead/internal/config"
 	"github.com/fairlead-sdn/fairlead/internal/datastore"
 	"github.com/fairlead-sdn/fairlead/internal/datastore/etcd"
+	"github.com/fairlead-sdn/fairlead/internal/datastore/kube"
 	"github.com/fairlead-sdn/fairlead/internal/serve/admin"
 )
 
@@ -68,10 +70,7 @@ func command() *cobra.Command {
 	root.AddCommand(&cobra.Command{
 		Use: "admin PATH", Short: "Ask the running agent and print its answer as JSON", Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error { return ask(cmd.Context(), path, args[0]) },
-	}, &cobra.Command{
-		Use: "uninstall", Short: "Remove everything of Fairlead from this node, kernel and files; pods lose their network", Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return uninstall(cmd.Context(), path) },
-	})
+	}, installCommand(), uninstallCommand(&path), pauseCommand())
 	return root
 }
 
@@ -128,6 +127,11 @@ func finish(err, closing error) error {
 
 // openStore connects to the datastore. A server that is away is no error.
 func openStore(c config.Datastore, log *slog.Logger) (datastore.Store, error) {
+	if k := c.Kubernetes; k != nil {
+		return kube.New(kube.Config{
+			Kubeconfig: k.Kubeconfig, Context: k.Context, UserAgent: "fairlead-agent/" + version, Lean: true, Logger: log,
+		})
+	}
 	e := c.Etcd
 	return etcd.New(etcd.Config{
 		Endpoints: e.Endpoints, CA: e.CA, Cert: e.Cert, Key: e.Key, Prefix: e.Prefix,

@@ -31,6 +31,7 @@ import (
 	"github.com/fairlead-sdn/fairlead/internal/controller"
 	"github.com/fairlead-sdn/fairlead/internal/datastore"
 	"github.com/fairlead-sdn/fairlead/internal/datastore/etcd"
+	"github.com/fairlead-sdn/fairlead/internal/datastore/kube"
 	"github.com/fairlead-sdn/fairlead/internal/run/health"
 	"github.com/fairlead-sdn/fairlead/internal/run/observe"
 )
@@ -44,6 +45,10 @@ const (
 	exitOK     = 0
 	exitFailed = 1
 	exitUsage  = 2
+
+	// kubeQPS bounds the requests a second to an API server: one controller writes for a
+	// whole cluster.
+	kubeQPS = 100
 )
 
 func main() {
@@ -125,6 +130,13 @@ func load(path string) (config.Controller, *v1alpha1.Subnet, error) {
 // open prepares the connection to the datastore. It does not wait for it.
 func open(c config.Controller, stderr io.Writer) (datastore.Store, *slog.Logger, error) {
 	logger := c.Log.Logger(stderr)
+	if k := c.Datastore.Kubernetes; k != nil {
+		store, err := kube.New(kube.Config{
+			Kubeconfig: k.Kubeconfig, Context: k.Context, UserAgent: "fairlead-controller/" + version, Lean: true,
+			QPS: kubeQPS, Burst: 2 * kubeQPS, Logger: logger,
+		})
+		return store, logger, err
+	}
 	e := c.Datastore.Etcd
 	store, err := etcd.New(etcd.Config{
 		Endpoints: e.Endpoints, CA: e.CA, Cert: e.Cert, Key: e.Key, Prefix: e.Prefix,

@@ -44,10 +44,11 @@ func TestExitCodes(t *testing.T) {
 		{"unknown flag", []string{"--conf", "x"}, 2, "flag provided but not defined: -conf; try --help"},
 		{"argument", []string{"start"}, 2, `unexpected argument "start"`},
 		{"no file", []string{"--config", "/nowhere/c.yaml"}, 2, "read configuration: open /nowhere/c.yaml"},
-		{"several mistakes", []string{"--config", write(t, header+"vanishedNodeGrace: -1s\n")}, 2, "datastore: etcd is missing; vanishedNodeGrace: -1s is not positive"},
+		{"several mistakes", []string{"--config", write(t, header+"vanishedNodeGrace: -1s\n")}, 2, "datastore: is missing: want kubernetes or etcd (\"kubernetes: {}\" is the cluster of the pod that this runs in); vanishedNodeGrace: -1s is not positive"},
 		{"lease", []string{"--config", write(t, good+"leaderElection: {leaseDuration: 15500ms}\n")}, 2, "leaderElection.leaseDuration: 15.5s is not in whole seconds"},
 		{"subnet", []string{"--config", write(t, good+"defaultSubnet: {cidrs: [10.0.0.0/16], transport: Pigeon}\n")}, 2, `defaultSubnet: spec.transport: Unsupported value: "Pigeon"`},
 		{"certificates", []string{"--config", write(t, header+"datastore: {etcd: {endpoints: ['https://10.0.0.1:2379'], ca: /nowhere/ca.crt}}\n")}, 2, "etcd: ca: open /nowhere/ca.crt"},
+		{"kubeconfig", []string{"--config", write(t, header+"datastore: {kubernetes: {kubeconfig: /nowhere/kubeconfig}}\n")}, 2, "datastore: kube: kubeconfig /nowhere/kubeconfig: stat /nowhere/kubeconfig: no such file"},
 		{"port taken", []string{"--config", write(t, good+"metrics: {listen: '"+busy.Addr().String()+"'}\n")}, 1, "address already in use"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

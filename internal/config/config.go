@@ -29,6 +29,9 @@ const (
 	KindController = "ControllerConfig"
 )
 
+// nodeNameVariable is the environment variable that names the node: one file serves all.
+const nodeNameVariable = "NODE_NAME"
+
 // maxFile bounds a configuration file, in bytes.
 const maxFile = 1 << 20
 
@@ -58,7 +61,8 @@ func (d Duration) MarshalJSON() ([]byte, error) { return []byte(`"` + d.String()
 // Agent configures fairlead-agent.
 type Agent struct {
 	Header
-	// Node is this node's name, that of its Node object. Default: the host name.
+	// Node is this node's name, that of its Node object. Default: the environment variable
+	// NODE_NAME, as a DaemonSet sets it, else the host name.
 	Node      string    `json:"node,omitempty"`
 	Datastore Datastore `json:"datastore"`
 	// Plane is "linux". Default linux.
@@ -96,7 +100,17 @@ type Controller struct {
 
 // Datastore says where the objects live: exactly one field is set.
 type Datastore struct {
-	Etcd *Etcd `json:"etcd,omitempty"`
+	Kubernetes *Kubernetes `json:"kubernetes,omitempty"`
+	Etcd       *Etcd       `json:"etcd,omitempty"`
+}
+
+// Kubernetes is a connection to a Kubernetes API server.
+type Kubernetes struct {
+	// Kubeconfig is the file that says where it is and who we are. Default: the service
+	// account of the pod that this process runs in.
+	Kubeconfig string `json:"kubeconfig,omitempty"`
+	// Context of the kubeconfig. Default: its current one.
+	Context string `json:"context,omitempty"`
 }
 
 // Etcd is a connection to an etcd cluster.
@@ -157,6 +171,7 @@ func LoadAgent(path string) (Agent, error) {
 	if err := load(path, KindAgent, &c); err != nil {
 		return Agent{}, err
 	}
+	setDefault(&c.Node, os.Getenv(nodeNameVariable))
 	if c.Node == "" {
 		host, err := os.Hostname()
 		if err != nil {
@@ -331,22 +346,40 @@ func (c Controller) validate() []error {
 }
 
 func (d Datastore) validate(p *problems) {
-	if d.Etcd == nil {
-		p.add("datastore", "etcd is missing")
-		return
+	switch {
+	case d.Etcd == nil && d.Kubernetes == nil:
+		p.add("datastore", "is missing: want kubernetes or etcd (\"kubernetes: {}\" is the cluster of the pod that this runs in)")
+	case d.Etcd != nil && d.Kubernetes != nil:
+		p.add("datastore", "kubernetes and etcd are given: want one")
+	case d.Kubernetes != nil:
+		d.Kubernetes.validate(p)
+	default:
+		d.Etcd.validate(p)
 	}
-	if len(d.Etcd.Endpoints) == 0 {
+}
+
+func (k *Kubernetes) validate(p *problems) {
+	if k.Kubeconfig != "" && !filepath.IsAbs(k.Kubeconfig) {
+		p.add("datastore.kubernetes.kubeconfig", "%q is not an absolute path", k.Kubeconfig)
+	}
+	if k.Context != "" && k.Kubeconfig == "" {
+		p.add("datastore.kubernetes.context", "%q is given, but no kubeconfig that has contexts", k.Context)
+	}
+}
+
+func (e *Etcd) validate(p *problems) {
+	if len(e.Endpoints) == 0 {
 		p.add("datastore.etcd.endpoints", "at least one is needed, such as https://10.0.0.1:2379")
 	}
-	for i, e := range d.Etcd.Endpoints {
-		u, err := url.Parse(e)
-		if strings.Contains(e, "@") {
+	for i, endpoint := range e.Endpoints {
+		u, err := url.Parse(endpoint)
+		if strings.Contains(endpoint, "@") {
 			p.add(fmt.Sprintf("datastore.etcd.endpoints[%d]", i), "holds a user name or password, which would get into logs: remove it, clients are known by their certificates")
 		} else if err != nil || u.Scheme != "http" && u.Scheme != "https" && u.Scheme != "unix" {
-			p.add(fmt.Sprintf("datastore.etcd.endpoints[%d]", i), "%q is not a URL with http, https or unix", e)
+			p.add(fmt.Sprintf("datastore.etcd.endpoints[%d]", i), "%q is not a URL with http, https or unix", endpoint)
 		}
 	}
-	if (d.Etcd.Cert == "") != (d.Etcd.Key == "") {
+	if (e.Cert == "") != (e.Key == "") {
 		p.add("datastore.etcd", "cert and key go together")
 	}
 }

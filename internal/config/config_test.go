@@ -25,6 +25,19 @@ datastore:
     endpoints: [https://10.0.0.1:2379]
 `
 
+func inCluster(connection string) string {
+	return "apiVersion: fairlead.dev/config/v1alpha1\nkind: AgentConfig\nnode: n1\ndatastore: {kubernetes: " + connection + "}\n"
+}
+
+func TestKubernetes(t *testing.T) {
+	for _, connection := range []string{"{}", "{kubeconfig: /etc/fairlead/kubeconfig}", "{kubeconfig: /etc/fairlead/kubeconfig, context: prod}"} {
+		c, err := LoadAgent(write(t, inCluster(connection)))
+		if err != nil || c.Datastore.Kubernetes == nil || c.Datastore.Etcd != nil {
+			t.Errorf("%s: %+v, %v", connection, c.Datastore, err)
+		}
+	}
+}
+
 func TestAgentDefaults(t *testing.T) {
 	c, err := LoadAgent(write(t, agent))
 	if err != nil {
@@ -45,7 +58,10 @@ func TestRefusals(t *testing.T) {
 		{"duration", agent + "resync: often\n", `"often" is not a duration`},
 		{"log level", agent + "log: {level: loud}\n", `log.level: "loud"`},
 		{"relative path", agent + "stateDir: state\n", `stateDir: "state" is not an absolute path`},
-		{"no datastore", "apiVersion: fairlead.dev/config/v1alpha1\nkind: AgentConfig\nnode: n1\n", "datastore: etcd is missing"},
+		{"no datastore", "apiVersion: fairlead.dev/config/v1alpha1\nkind: AgentConfig\nnode: n1\n", "datastore: is missing: want kubernetes or etcd"},
+		{"two datastores", agent + "  kubernetes: {}\n", "kubernetes and etcd are given: want one"},
+		{"relative kubeconfig", inCluster("{kubeconfig: admin.conf}"), `datastore.kubernetes.kubeconfig: "admin.conf" is not an absolute path`},
+		{"context of nothing", inCluster("{context: prod}"), `datastore.kubernetes.context: "prod" is given, but no kubeconfig`},
 		{"not YAML", "{", "config.yaml"},
 		{"empty", "", `kind ""`},
 	} {

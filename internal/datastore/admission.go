@@ -51,7 +51,7 @@ func (a *Admission) Create(o Object, list Lister) (Object, error) {
 		clearStatus(out)
 	}
 	r.Default(out)
-	return out, a.admit(r, out, nil, list)
+	return out, admit(r, out, nil, list)
 }
 
 func (a *Admission) stamp(r *Resource, o Object) {
@@ -102,7 +102,7 @@ func (a *Admission) Update(o, old Object, list Lister) (out Object, changed bool
 	if !sameBody(out, old) {
 		out.SetGeneration(old.GetGeneration() + 1)
 	}
-	if err := a.admit(r, out, old, list); err != nil {
+	if err := admit(r, out, old, list); err != nil {
 		return nil, false, err
 	}
 	return out, !equality.Semantic.DeepEqual(out, old), nil
@@ -121,7 +121,7 @@ func (a *Admission) UpdateStatus(o, old Object) (out Object, changed bool, err e
 	out = old.DeepCopyObject().(Object)
 	copyStatus(out, o.DeepCopyObject().(Object))
 	r.Default(out)
-	if err := a.admit(r, out, old, nil); err != nil {
+	if err := admit(r, out, old, nil); err != nil {
 		return nil, false, err
 	}
 	return out, !equality.Semantic.DeepEqual(out, old), nil
@@ -149,8 +149,19 @@ func conflict(r *Resource, o Object, err error) error {
 	return apierrors.NewConflict(r.GroupResource(), o.GetName(), err)
 }
 
+// Check validates o, defaults filled in, alone and against the other objects that list
+// gives; old is nil on create. It is for implementations whose server does all the rest of
+// an Admission's work. The error is IsInvalid.
+func Check(o, old Object, list Lister) error {
+	r, err := LookupObject(o)
+	if err != nil {
+		return err
+	}
+	return admit(r, o, old, list)
+}
+
 // admit validates, alone and against other objects.
-func (a *Admission) admit(r *Resource, o, old Object, list Lister) error {
+func admit(r *Resource, o, old Object, list Lister) error {
 	errs := r.Validate(o, old)
 	if len(errs) == 0 && list != nil {
 		var err error

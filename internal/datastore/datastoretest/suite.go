@@ -32,7 +32,13 @@ type Harness struct {
 	// goleak.IgnoreCurrent from before the Store was made; nil where a server runs
 	// in the same process.
 	Leaks []goleak.Option
+	// Finalizers: the server keeps and honours them. Others refuse them.
+	Finalizers bool
 }
+
+// Namespaces are those that the suite's objects are in. A server that wants them to
+// exist gets them before it begins.
+func Namespaces() []string { return []string{"web", "other", "a", "a-b", "a0"} }
 
 // Run runs the suite. newHarness is called for each test and registers its own
 // cleanup.
@@ -78,7 +84,7 @@ func pod(namespace, name string) *corev1.Pod {
 	return &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
 		Spec: corev1.PodSpec{Containers: []corev1.Container{{
-			Name: "main", Ports: []corev1.ContainerPort{{ContainerPort: 80}},
+			Name: "main", Image: "example.com/main:1", Ports: []corev1.ContainerPort{{ContainerPort: 80}},
 		}}},
 	}
 }
