@@ -89,6 +89,35 @@ const (
 	NFTPrioritySrcNAT  = 95
 )
 
+// Open vSwitch.
+const (
+	// OVSBridge is the bridge that joins pods, tunnel and host.
+	OVSBridge = "fairlead"
+	// OVSHostPort is the host's own interface in it: what the node itself and the
+	// outside exchange with pods goes there.
+	OVSHostPort = "fairlead-gw"
+	// OVSTunnelPort is the one VXLAN port, for all peers and VNIs.
+	OVSTunnelPort = "fairlead-tun"
+	// OVSUnderlayBridge holds the NIC and the node's underlay addresses where the
+	// datapath is in userspace: such a one finds the way of tunnel packets only there.
+	OVSUnderlayBridge = "fairlead-phy"
+	// OVSIDKey and OVSIDValue are the external_ids of every row of ours.
+	OVSIDKey   = "fairlead.dev/owner"
+	OVSIDValue = "agent"
+	// OVSCookie, under OVSCookieMask, marks every flow of ours: "flrd" in ASCII. The
+	// lower half is free, and zero until there is a use for it.
+	OVSCookie     uint64 = 0x666c_7264_0000_0000
+	OVSCookieMask uint64 = 0xffff_ffff_0000_0000
+	// Groups and meters of ours, both ends included.
+	OVSGroupFirst uint32 = 0x0100_0000
+	OVSGroupLast  uint32 = 0x01ff_ffff
+	OVSMeterFirst uint32 = 0x0001_0000
+	OVSMeterLast  uint32 = 0x0001_ffff
+	// Conntrack zones of ours, both ends included: one per VPC. Zone 0 is the host's.
+	OVSZoneFirst uint16 = 0x4000
+	OVSZoneLast  uint16 = 0x7fff
+)
+
 // The pod's side, the same on every plane.
 var (
 	// GatewayMAC is the hardware address of the host's end of every pod's link.
