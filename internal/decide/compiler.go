@@ -37,6 +37,7 @@ type State struct {
 	routes   *addressing.Routes
 	tunnels  *tunnels
 	ports    *ports
+	tenants  *tenants
 	policies *policies
 
 	// computed names the stages that this Compile did not take over, in order.
@@ -61,7 +62,7 @@ func (c *Compiler) Compile(prev *State, snap *world.Snapshot) (intent.Node, *Sta
 	next := &State{
 		config: c.config, world: *snap,
 		tenancy: prev.tenancy, underlay: prev.underlay, subnets: prev.subnets,
-		routes: prev.routes, tunnels: prev.tunnels, ports: prev.ports, policies: prev.policies,
+		routes: prev.routes, tunnels: prev.tunnels, ports: prev.ports, tenants: prev.tenants, policies: prev.policies,
 	}
 	next.update(prev)
 	n, mtuProblems := next.intent()
@@ -100,6 +101,7 @@ func (s *State) update(prev *State) {
 		s.ports = decidePorts(s.tenancy, s.subnets, now.Attachments)
 		s.computed = append(s.computed, "ports")
 	}
+	s.updateTenants(prev)
 	s.updatePolicies(prev)
 }
 

@@ -18,6 +18,8 @@
 //	routes     Blocks, subnets, underlay        → Routes, AddressSets
 //	tunnels    TunnelAddresses, subnets         → Tunnels
 //	ports      Attachments, tenancy, subnets    → Ports
+//	tenants    Blocks, NodeNetworks, tenancy,   → AddressSets of isolated tenants
+//	           routes
 //	policies   both kinds of policies, Pods,    → RuleLists, the lists of Ports,
 //	           Namespaces, Nodes, NodeNetworks,   AddressSets
 //	           Blocks, underlay, routes, ports

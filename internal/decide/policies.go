@@ -28,7 +28,7 @@ func (s *State) updatePolicies(prev *State) {
 	}
 	snap := s.world // A copy: the next State must not keep this one.
 	idle := before.state == nil && snap.NetworkPolicies.Len()+snap.ClusterNetworkPolicies.Len() == 0
-	same := s.policies != nil && s.subnets == prev.subnets && s.routes == prev.routes && s.ports == prev.ports
+	same := s.policies != nil && s.subnets == prev.subnets && s.routes == prev.routes && s.ports == prev.ports && s.tenants.sameSets(prev.tenants)
 	if same && (idle || s.underlay == prev.underlay && samePolicies(&prev.world, &snap)) {
 		return
 	}
@@ -38,7 +38,7 @@ func (s *State) updatePolicies(prev *State) {
 		p.state = policy.Decide(before.state, policy.Input{World: &snap, Underlay: s.underlay, Routes: s.routes, Endpoints: s.ports.endpoints})
 		found = p.state
 	}
-	sets := slices.Concat(s.subnets.AddressSets, s.routes.AddressSets, found.AddressSets)
+	sets := slices.Concat(s.subnets.AddressSets, s.routes.AddressSets, s.tenants.sets, found.AddressSets)
 	slices.SortFunc(sets, intent.AddressSet.Compare)
 	p.sets = share(before.sets, sets, intent.AddressSet.Equal)
 	p.lists = share(before.lists, found.RuleLists, intent.RuleList.Equal)

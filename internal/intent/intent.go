@@ -2,6 +2,8 @@ package intent
 
 import (
 	"net/netip"
+	"strconv"
+	"strings"
 
 	"github.com/fairlead-sdn/fairlead/internal/packet"
 )
@@ -157,6 +159,23 @@ const (
 	// are any.
 	SetDirect = "direct"
 )
+
+const tenantPrefix = "tenant-"
+
+// SetTenant names the AddressSet of an isolated tenant: the addresses that its pods have
+// anywhere, as far as blocks tell. It exists where there are any. What has none of these
+// addresses is not isolated: a global tenant, a node, the outside.
+func SetTenant(vni packet.VNI) string { return tenantPrefix + strconv.FormatUint(uint64(vni), 10) }
+
+// Tenant is the VNI of which the set is SetTenant, if it is.
+func (s AddressSet) Tenant() (packet.VNI, bool) {
+	digits, is := strings.CutPrefix(s.Name, tenantPrefix)
+	n, err := strconv.ParseUint(digits, 10, 32)
+	if !is || err != nil || SetTenant(packet.VNI(n)) != s.Name {
+		return 0, false
+	}
+	return packet.VNI(n), true
+}
 
 // AddressSet is a named set of addresses of one VPC.
 type AddressSet struct {

@@ -104,7 +104,7 @@ type Lookup struct {
 }
 
 // VMap applies the verdict that a verdict map holds for the key. Without such an
-// element the rule goes on, behind it.
+// element the rule ends there, as with any map, and the next rule runs.
 type VMap struct {
 	Key []Selector
 	Map string
@@ -213,7 +213,13 @@ const (
 
 // Masquerade gives the packet the address of the interface it leaves by. Only in
 // NAT chains at postrouting.
-type Masquerade struct{ Flags NATFlags }
+type Masquerade struct {
+	// Ports are the source ports to choose from: a Port or PortRange, which needs a match
+	// on the protocol first. The zero Value leaves the choice to the kernel: the port
+	// that the packet has, or with a random flag any from 1024 on.
+	Ports Value
+	Flags NATFlags
+}
 
 // NATKind says which address a NAT statement rewrites.
 type NATKind uint8

@@ -152,7 +152,11 @@ func (f NATFlags) String() string {
 
 // String is nft's text.
 func (m Masquerade) String() string {
-	return strings.TrimSuffix("masquerade "+m.Flags.String(), " ")
+	text := "masquerade"
+	if m.Ports != (Value{}) {
+		text += " to :" + m.Ports.String()
+	}
+	return strings.TrimSuffix(text+" "+m.Flags.String(), " ")
 }
 
 // String is nft's text.

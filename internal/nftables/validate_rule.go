@@ -82,7 +82,7 @@ func (v *validator) statement(ctx *implied, s Statement) error {
 			return errors.New("needs a match on TCP before it")
 		}
 	case Masquerade:
-		return s.Flags.validate()
+		return s.validate(ctx)
 	case NAT:
 		return s.validate(ctx)
 	case Log:
@@ -231,6 +231,22 @@ func (f NATFlags) validate() error {
 	return nil
 }
 
+func (m Masquerade) validate(ctx *implied) error {
+	switch {
+	case m.Ports == Value{}:
+	case !m.Ports.valid() || m.Ports.Type != TypeInetService || m.Ports.Uint() == 0:
+		return errors.New("its ports are no range of ports")
+	case !ctx.hasPorts():
+		return errors.New("ports need a match on TCP, UDP or SCTP before them")
+	}
+	return m.Flags.validate()
+}
+
+// hasPorts says whether the rule has asked for a protocol with ports.
+func (ctx *implied) hasPorts() bool {
+	return ctx.l4 == protoTCP || ctx.l4 == protoUDP || ctx.l4 == protoSCTP
+}
+
 func (n NAT) validate(ctx *implied) error {
 	family := uint8(nfIPv4)
 	if n.Addr.Is6() {
@@ -243,7 +259,7 @@ func (n NAT) validate(ctx *implied) error {
 		return fmt.Errorf("%s is no address to translate to", n.Addr)
 	case ctx.nf != 0 && ctx.nf != family:
 		return errors.New("the rule has asked for the other IP version")
-	case n.Port != 0 && ctx.l4 != protoTCP && ctx.l4 != protoUDP && ctx.l4 != protoSCTP:
+	case n.Port != 0 && !ctx.hasPorts():
 		return errors.New("a port needs a match on TCP, UDP or SCTP before it")
 	}
 	return n.Flags.validate()

@@ -13,7 +13,6 @@ import (
 
 	"github.com/fairlead-sdn/fairlead/internal/oracle"
 	"github.com/fairlead-sdn/fairlead/internal/packet"
-	"github.com/fairlead-sdn/fairlead/internal/render/nft"
 	"github.com/fairlead-sdn/fairlead/internal/world"
 	"github.com/fairlead-sdn/fairlead/internal/world/worldtest"
 	"github.com/fairlead-sdn/fairlead/test/agreement"
@@ -21,28 +20,30 @@ import (
 
 // TestAgreesWithOracle is the proof of what is rendered: in random worlds with
 // VPCs, tenants and policies, random packets meet what the oracle permits.
-func TestAgreesWithOracle(t *testing.T) { prove(t, 20_000, 40) }
+func TestAgreesWithOracle(t *testing.T) { prove(t, linux, 20_000, 40) }
 
 // TestAgreesWithOracleLong sends 10⁶ packets, if FAIRLEAD_LONG is set.
 func TestAgreesWithOracleLong(t *testing.T) {
 	if os.Getenv("FAIRLEAD_LONG") == "" {
 		t.Skip("set FAIRLEAD_LONG=1 for 10⁶ packets")
 	}
-	prove(t, 1_000_000, 150)
+	prove(t, linux, 1_000_000, 150)
 }
 
 // statistics say what was proved.
 type statistics struct {
 	packets, worlds int
+	// tenancies counts the times that other tenants were kept apart under running flows.
+	tenancies int
 	// stages counts packets by the stage of the oracle that ended their way, kinds by
 	// what sort of packet they were, and whether they arrived.
 	stages, kinds, deviations map[string]int
 }
 
-func prove(t *testing.T, packets, most int) {
+func prove(t *testing.T, p plane, packets, most int) {
 	s := &statistics{stages: map[string]int{}, kinds: map[string]int{}, deviations: map[string]int{}}
 	for s.packets < packets && !t.Failed() {
-		rapid.Check(t, func(t *rapid.T) { agree(t, s, most) })
+		rapid.Check(t, func(t *rapid.T) { agree(t, p, s, most) })
 	}
 	if t.Failed() {
 		return
@@ -52,6 +53,9 @@ func prove(t *testing.T, packets, most int) {
 		if s.stages[stage] == 0 {
 			t.Errorf("no packet ended at the stage %s: the drawn worlds prove nothing about it", stage)
 		}
+	}
+	if s.tenancies == 0 {
+		t.Error("tenants never changed")
 	}
 	for _, kind := range []string{"new", "again", "answer", "mid-stream", "spoofed", "ICMP error"} {
 		if s.kinds[kind+" dropped"] == 0 || s.kinds[kind+" delivered"] == 0 && kind != "spoofed" {
@@ -66,24 +70,33 @@ type trial struct {
 	statistics *statistics
 	people     *people
 	model      *oracle.Model
-	cluster    *agreement.Cluster
+	plane      plane
+	cluster    cluster
 	flows      oracle.Flows
 	sent       []oracle.Flow
 	// history is what was sent before, to be sent again with a trace.
-	history []func(*agreement.Cluster) (agreement.Result, error)
+	history []func(cluster) (agreement.Result, error)
 	first   *world.Snapshot
 	now     *world.Snapshot
+	// strayed: what the plane does otherwise ends a trial.
+	strayed bool
 }
 
-func agree(t *rapid.T, s *statistics, most int) {
+func agree(t *rapid.T, p plane, s *statistics, most int) {
 	plain := worldtest.Draw(t)
-	c := &trial{T: t, statistics: s, people: meet(t, plain)}
+	c := &trial{T: t, plane: p, statistics: s, people: meet(t, plain)}
 	s.worlds++
 	for i := range rapid.IntRange(1, 3).Draw(t, "times of policy") {
+		if i > 0 && rapid.Bool().Draw(t, "tenants change") {
+			if other := worldtest.DrawTenants(t, plain); samePaths(plain, other) {
+				plain = other
+				s.tenancies++
+			}
+		}
 		c.become(worldtest.DrawPolicies(t, plain), i == 0)
 		for _, seed := range rapid.SliceOfN(rapid.Uint64(), most/4, most).Draw(t, "packets") {
 			shot := c.people.packet(seed, c.sent, len(c.history) == 0)
-			if !c.people.outOfScope(c.cluster, shot) {
+			if !c.strayed && !c.people.outOfScope(c.cluster, shot) {
 				c.fire(shot)
 			}
 		}
@@ -95,10 +108,10 @@ func (c *trial) become(snap *world.Snapshot, first bool) {
 	var err error
 	if first {
 		c.first = snap
-		c.cluster, err = agreement.New(snap)
+		c.cluster, err = c.plane.open(snap)
 	} else {
 		err = c.cluster.Become(snap)
-		c.history = append(c.history, func(c *agreement.Cluster) (agreement.Result, error) { return agreement.Result{}, c.Become(snap) })
+		c.history = append(c.history, func(c cluster) (agreement.Result, error) { return agreement.Result{}, c.Become(snap) })
 	}
 	if err != nil {
 		c.Fatalf("%v\n%s", err, text(snap))
@@ -111,7 +124,7 @@ func (c *trial) fire(s shot) {
 	if unpromised(s, verdict) {
 		return
 	}
-	send := func(cluster *agreement.Cluster) (agreement.Result, error) { return cluster.Send(s.Probe, s.flags) }
+	send := func(cluster cluster) (agreement.Result, error) { return cluster.Send(s.Probe, c.plane.flags(s)) }
 	observed, err := send(c.cluster)
 	c.history = append(c.history, send)
 	outcome := observed.Outcome
@@ -119,9 +132,12 @@ func (c *trial) fire(s shot) {
 		outcome.Packet.Src = s.Packet.Src // That of an error is masqueraded as its flow is.
 	}
 	if err != nil || !verdict.Permits(outcome) && !s.indifferent(verdict, outcome) {
-		if why := deviation(s, verdict, observed); why != "" && err == nil {
-			c.statistics.deviations[why]++
-			return
+		if c.plane.deviation != nil && err == nil {
+			if why := c.plane.deviation(s, verdict, observed); why != "" {
+				c.statistics.deviations[why]++
+				c.strayed = true // From here on its connections are others.
+				return
+			}
 		}
 		c.Fatal(c.explain(s, verdict, err))
 	}
@@ -137,12 +153,13 @@ func (c *trial) fire(s shot) {
 
 // unpromised reports what the oracle refuses and a plane need not: a node without a
 // tunnel address in a Subnet takes that of another one of the VPC (intent.Node.Source), a
-// node that sends with its address in another VPC reaches what nodes reach, and an
-// error about a flow that cannot be answered comes as far as the flow.
+// node that sends with its address in another VPC reaches what nodes reach, an
+// error about a flow that cannot be answered comes as far as the flow, and an answer that
+// routers bring by another node is a flow of its own there, with the same ends.
 func unpromised(s shot, v oracle.Verdict) bool {
 	last := v.Stages[len(v.Stages)-1]
 	oneWay := func(stage oracle.Stage) bool { return strings.Contains(stage.Why, "would have to be tunnelled") }
-	return strings.Contains(last.Why, "has no tunnel address in Subnet") || s.From.Kind == oracle.Node && last.Name == "vpc" ||
+	return s.detour || strings.Contains(last.Why, "has no tunnel address in Subnet") || s.From.Kind == oracle.Node && last.Name == "vpc" ||
 		s.Embedded != nil && slices.ContainsFunc(v.Stages, oneWay)
 }
 
@@ -157,24 +174,6 @@ func (s shot) indifferent(v oracle.Verdict, observed oracle.Outcome) bool {
 	forwarded := v.Outcomes[0].At.Kind == oracle.Node && v.Outcomes[0].At.Node != s.From.Node
 	middle := s.From.Kind == oracle.Outside && s.Packet.Protocol == packet.TCP && !s.Packet.SYN
 	return observed.Dropped && forwarded && middle || s.Embedded != nil && observed.At.Kind == oracle.Node
-}
-
-// deviation names what the rendered table is known to do otherwise.
-func deviation(s shot, v oracle.Verdict, observed agreement.Result) string {
-	stage := v.Stages[len(v.Stages)-1]
-	switch {
-	case strings.HasSuffix(observed.Why, nft.AnswerUnjudged):
-		return "answers wait until the flow, cut once and of an unknown tenant, was judged again"
-	case s.kind == "again" && strings.HasSuffix(observed.Why, nft.MiddleOfTCP):
-		return "a TCP flow that nobody has answered, cut once, does not go on without its beginning"
-	case s.From.Kind != oracle.Pod && strings.Contains(observed.Why, "VNI 0"):
-		return "what is forwarded from outside into the tunnel has no VNI"
-	case stage.Name == "vpc" && s.From.Kind == oracle.Pod && observed.At == (oracle.Place{Kind: oracle.Node, Node: s.From.Node}):
-		return "a pod reaches its node by the node's tunnel address in another VPC"
-	case stage.Name == "flow" && s.kind != "new" && s.Packet.Protocol == packet.TCP && s.From.Kind == oracle.Pod && observed.At == (oracle.Place{Kind: oracle.Node, Node: s.From.Node}):
-		return "what conntrack calls invalid comes from a pod to its node"
-	}
-	return ""
 }
 
 func (c *trial) count(s shot, v oracle.Verdict, observed agreement.Result) {
@@ -202,10 +201,10 @@ func (c *trial) explain(s shot, v oracle.Verdict, err error) string {
 	if s.Embedded != nil {
 		fmt.Fprintf(&b, " about %s", s.Embedded)
 	}
-	again, fault := agreement.New(c.first)
+	again, fault := c.plane.open(c.first)
 	var got agreement.Result
 	for i, send := range c.history {
-		again.Trace = i == len(c.history)-1
+		trace(again, i == len(c.history)-1)
 		if fault == nil {
 			got, fault = send(again)
 		}

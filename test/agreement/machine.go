@@ -39,9 +39,9 @@ type machine struct {
 }
 
 func (m *machine) become(local *world.Snapshot) error {
-	desired, compiled, _ := m.compiler.Compile(m.compiled, local)
-	if faults := intent.Validate(desired); len(faults) > 0 {
-		return fmt.Errorf("invalid intent: %w\n%s", errors.Join(faults...), desired)
+	desired, err := m.compile(local)
+	if err != nil {
+		return err
 	}
 	table := nft.Render(desired, m.options)
 	if err := table.Validate(); err != nil {
@@ -54,9 +54,20 @@ func (m *machine) become(local *world.Snapshot) error {
 		before := m.intent
 		old = &before
 	}
-	m.intent, m.compiled = desired, compiled
+	m.intent = desired
 	m.state, m.wire = linux.RenderState(desired), linux.RenderWire(desired)
 	m.node.Rules = sim.New(table)
+	m.follow(flows.Compare(old, desired, flows.Options{Adopting: m.options.Adopting || old == nil}))
+	return nil
+}
+
+// compile computes the intent of a world, and who has which link.
+func (m *machine) compile(local *world.Snapshot) (intent.Node, error) {
+	desired, compiled, _ := m.compiler.Compile(m.compiled, local)
+	if faults := intent.Validate(desired); len(faults) > 0 {
+		return intent.Node{}, fmt.Errorf("invalid intent: %w\n%s", errors.Join(faults...), desired)
+	}
+	m.compiled = compiled
 	m.pods = map[string]world.Key{}
 	for a := range local.Attachments.Values() {
 		key := world.Key{Namespace: a.Pod.Namespace, Name: a.Pod.Name}
@@ -65,8 +76,7 @@ func (m *machine) become(local *world.Snapshot) error {
 		}
 		m.pods[a.HostInterface] = key
 	}
-	m.follow(flows.Compare(old, desired, flows.Options{Adopting: m.options.Adopting || old == nil}))
-	return nil
+	return desired, nil
 }
 
 // follow does to the flows what the plane does to those of the kernel.

@@ -131,7 +131,6 @@ func (t *tally) lines() []string {
 		format  string
 	}{
 		{flows.Judge, "adopt %d flows that nobody had judged"},
-		{flows.Rejudge, "let the rules judge %d flows again, by the tenants of their packets"},
 		{flows.Forget, "forget %d flows of addresses that pods gave up"},
 	} {
 		if n := t.count[what.verdict]; n > 0 {

@@ -396,6 +396,7 @@ func TestFlowsFollowTenants(t *testing.T) {
 		m.intent.VPCs = []intent.VPC{{Name: "default", VNI: 10, Tenants: []packet.VNI{11, 12}}}
 		m.intent.Ports = slices.Clone(m.intent.Ports)
 		m.intent.Ports[port].VNI = vni
+		c.tenants()
 	}
 	isolate(0, 0, 11)
 	isolate(1, 0, 11)
@@ -416,6 +417,32 @@ func TestFlowsFollowTenants(t *testing.T) {
 	c.apply(0)
 	for _, s := range []*stream{local, remote, global} {
 		s.runs()
+	}
+}
+
+// tenants tells every node the addresses of isolated tenants, as decide does.
+func (c *cluster) tenants() {
+	members := map[packet.VNI][]netip.Prefix{}
+	for _, m := range c.nodes {
+		for _, p := range m.intent.Ports {
+			for _, a := range p.Addresses {
+				members[p.VNI] = append(members[p.VNI], netip.PrefixFrom(a, a.BitLen()))
+			}
+		}
+	}
+	for _, m := range c.nodes {
+		sets := slices.DeleteFunc(slices.Clone(m.intent.AddressSets), func(s intent.AddressSet) bool {
+			_, is := s.Tenant()
+			return is
+		})
+		for _, vni := range m.intent.VPCs[0].Tenants {
+			if list := members[vni]; len(list) > 0 {
+				slices.SortFunc(list, intent.ComparePrefix)
+				sets = append(sets, intent.AddressSet{VPC: "default", Name: intent.SetTenant(vni), Prefixes: list})
+			}
+		}
+		slices.SortFunc(sets, intent.AddressSet.Compare)
+		m.intent.AddressSets = sets
 	}
 }
 

@@ -20,6 +20,10 @@ type nftFilter struct {
 	anew, fresh bool
 }
 
+// NewFilter makes a Filter of a driver, which belongs to it from then on. Other planes that
+// have a table on the host use it too.
+func NewFilter(ctx context.Context, d *nft.Driver) (Filter, error) { return newFilter(ctx, d) }
+
 func newFilter(ctx context.Context, d *nft.Driver) (*nftFilter, error) {
 	if !d.Adopted() {
 		return &nftFilter{driver: d, anew: true, fresh: true}, nil
@@ -111,10 +115,20 @@ func (f *nftFilter) Drops(ctx context.Context) (map[string]uint64, error) {
 	out := map[string]uint64{}
 	for _, c := range counters {
 		if c.Chain != "postrouting" && !strings.HasPrefix(c.Comment, rendernft.AllowedBy) {
-			out[c.Comment] += c.Packets
+			out[reason(c.Comment)] += c.Packets
 		}
 	}
 	return out, err
+}
+
+// reason is the comment of a rule that drops, but one for all policies: there may be
+// thousands of them, and each reason is a series of a metric. Which rule of which policy
+// drops is for Explain to say.
+func reason(comment string) string {
+	if strings.HasPrefix(comment, rendernft.DeniedBy) && comment != rendernft.DeniedByNoList {
+		return rendernft.DeniedBy + "policy"
+	}
+	return comment
 }
 
 // Feature implements Observed.

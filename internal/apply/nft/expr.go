@@ -75,11 +75,7 @@ func (e *encoder) statement(s nftables.Statement) {
 	case nftables.Reject:
 		e.reject(s)
 	case nftables.Masquerade:
-		e.expr("masq", func() {
-			if s.Flags != 0 {
-				e.u32(unix.NFTA_MASQ_FLAGS, uint32(s.Flags))
-			}
-		})
+		e.masquerade(s)
 	case nftables.NAT:
 		e.nat(s)
 	case nftables.Notrack:
@@ -338,21 +334,49 @@ func (e *encoder) reject(r nftables.Reject) {
 	})
 }
 
+// immediate puts data into a register, by its offset.
+func (e *encoder) immediate(offset int, data []byte) {
+	e.expr("immediate", func() {
+		e.u32(unix.NFTA_IMMEDIATE_DREG, register(offset))
+		e.data(unix.NFTA_IMMEDIATE_DATA, data)
+	})
+}
+
+// rangeProtoSpecified is NF_NAT_RANGE_PROTO_SPECIFIED (linux/netfilter/nf_nat.h): unlike
+// that of nat, the kernel's masquerade does not set it itself.
+const rangeProtoSpecified = 1 << 1
+
+func (e *encoder) masquerade(m nftables.Masquerade) {
+	flags, ports := uint32(m.Flags), m.Ports != (nftables.Value{})
+	if ports {
+		flags |= rangeProtoSpecified
+		e.immediate(0, m.Ports.From[:2])
+		if m.Ports.IsRange() {
+			e.immediate(1, m.Ports.To[:2])
+		}
+	}
+	e.expr("masq", func() {
+		if ports {
+			e.u32(unix.NFTA_MASQ_REG_PROTO_MIN, register(0))
+			if m.Ports.IsRange() {
+				e.u32(unix.NFTA_MASQ_REG_PROTO_MAX, register(1))
+			}
+		}
+		if flags != 0 {
+			e.u32(unix.NFTA_MASQ_FLAGS, flags)
+		}
+	})
+}
+
 func (e *encoder) nat(n nftables.NAT) {
 	addr := n.Addr.AsSlice()
 	family := uint32(unix.NFPROTO_IPV4)
 	if n.Addr.Is6() {
 		family = unix.NFPROTO_IPV6
 	}
-	immediate := func(offset int, data []byte) {
-		e.expr("immediate", func() {
-			e.u32(unix.NFTA_IMMEDIATE_DREG, register(offset))
-			e.data(unix.NFTA_IMMEDIATE_DATA, data)
-		})
-	}
-	immediate(0, addr)
+	e.immediate(0, addr)
 	if n.Port != 0 {
-		immediate(4, binary.BigEndian.AppendUint16(nil, n.Port))
+		e.immediate(4, binary.BigEndian.AppendUint16(nil, n.Port))
 	}
 	typ := uint32(unix.NFT_NAT_SNAT)
 	if n.Kind == nftables.DNAT {

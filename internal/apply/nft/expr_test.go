@@ -264,6 +264,8 @@ func fullTable() n.Table {
 			{n.Masquerade{}},
 			{n.Masquerade{Flags: n.NATFullyRandom}},
 			{n.Masquerade{Flags: n.NATRandom | n.NATPersistent}},
+			{n.Is(n.MetaL4Proto, n.Proto(6)), n.Masquerade{Ports: n.PortRange(32768, 60999), Flags: n.NATFullyRandom}},
+			{n.Is(n.UDPDport, n.Port(53)), n.Masquerade{Ports: n.Port(5353)}},
 			{n.NAT{Kind: n.SNAT, Addr: netip.MustParseAddr("10.0.0.1")}},
 			{n.NAT{Kind: n.SNAT, Addr: netip.MustParseAddr("fd00::1"), Flags: n.NATPersistent}},
 			{n.Is(n.IPSaddr, prefix("10.0.0.0/8")), n.IsNot(n.MetaOIFName, n.IfName("eth0")), n.NAT{Kind: n.SNAT, Addr: netip.MustParseAddr("10.0.0.1")}},

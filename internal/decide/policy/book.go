@@ -12,8 +12,8 @@ import (
 	"github.com/fairlead-sdn/fairlead/internal/world"
 )
 
-// held is an address that a block, or where no block says anything a pod's status,
-// gives to somebody.
+// held is an address that a block, or where no block says anything an attachment of this
+// node or a pod's status, gives to somebody.
 type held struct {
 	addr  netip.Addr
 	owner world.Owner
@@ -36,7 +36,7 @@ func (h held) isNodes() bool {
 }
 
 // source is where addresses are given out: a block in use, or the statuses of the
-// pods of a node. held is sorted by address; an address that is given to two is
+// pods of a node, and on this node its attachments. held is sorted by address; an address that is given to two is
 // nobody's.
 type source struct {
 	block *world.Block // nil for a node
@@ -89,6 +89,8 @@ type bookkeeper struct {
 	// addresses or object may have changed.
 	dirty map[string]bool
 	pods  map[world.Key]bool
+	// attached are the nodes whose blocks have addresses of this node's attachments.
+	attached map[string]bool
 	// gone and come are the addresses that owners lost and got.
 	gone, come map[world.Key][]held
 	nodesMoved bool
@@ -99,12 +101,13 @@ type bookkeeper struct {
 func (b *book) update(was, now *world.Snapshot, routes *addressing.Routes) (*book, []podChange) {
 	next := *b
 	k := &bookkeeper{
-		book: &next, old: b, was: was, now: now, dirty: map[string]bool{}, pods: map[world.Key]bool{},
+		book: &next, old: b, was: was, now: now, dirty: map[string]bool{}, pods: map[world.Key]bool{}, attached: map[string]bool{},
 		gone: map[world.Key][]held{}, come: map[world.Key][]held{},
 	}
 	k.readRoutes(routes)
 	k.readBlocks()
 	k.readPods()
+	k.readAttachments()
 	k.readStatuses()
 	if k.nodesMoved {
 		k.collectNodes()
@@ -284,11 +287,33 @@ func (k *bookkeeper) readPods() {
 	}
 }
 
+// readAttachments finds the nodes of whose blocks this node's own attachments have
+// addresses, which is this one, and has it read again if they changed. Blocks say the
+// same a moment later, when the datastore has them: pods of a node need not wait for that
+// to reach each other.
+func (k *bookkeeper) readAttachments() {
+	if k.was.Attachments == k.now.Attachments && len(k.dirty) == 0 {
+		return
+	}
+	for _, table := range []world.Table[*world.Attachment]{k.was.Attachments, k.now.Attachments} {
+		for at := range table.Values() {
+			for _, a := range at.Addresses {
+				if in, ok := k.blockOf(a); ok {
+					k.attached[in.Node] = true
+				}
+			}
+		}
+	}
+	if k.was.Attachments != k.now.Attachments {
+		maps.Copy(k.dirty, k.attached)
+	}
+}
+
 // tells reports whether the addresses of a pod's status may be its own.
 func tells(p *world.Pod) bool { return !p.HostNetwork && !p.Finished && len(p.Addresses) > 0 }
 
-// readStatuses reads what pods' statuses say where no block says anything: the
-// address must be of a block of the pod's node.
+// readStatuses reads what attachments and pods' statuses say where no block says
+// anything: the address must be of a block of the pod's node.
 func (k *bookkeeper) readStatuses() {
 	for node := range k.dirty {
 		key := world.Key{Name: node}
@@ -301,6 +326,9 @@ func (k *bookkeeper) readStatuses() {
 					}
 				}
 			}
+		}
+		if k.attached[node] {
+			list = append(list, k.attachedTo(node)...)
 		}
 		old, had := k.statuses.Get(key)
 		if len(list) == 0 && !had {
@@ -316,17 +344,26 @@ func (k *bookkeeper) readStatuses() {
 	}
 }
 
+// attachedTo are the addresses of attachments that are of a node's blocks, where no block
+// says anything.
+func (k *bookkeeper) attachedTo(node string) (list []held) {
+	for at := range k.now.Attachments.Values() {
+		for _, a := range at.Addresses {
+			if in, ok := k.unsaid(a, node); ok && at.Pod.Namespace != "" {
+				list = append(list, held{addr: a, owner: at.Pod, vpc: in.VPC, node: node})
+			}
+		}
+	}
+	return list
+}
+
 // unsaid returns the block of a node that an address is of, if no block says whose
 // it is.
 func (k *bookkeeper) unsaid(a netip.Addr, node string) (addressing.BlockInUse, bool) {
-	i, found := slices.BinarySearchFunc(k.byCIDR, a, func(in addressing.BlockInUse, a netip.Addr) int { return in.CIDR.Addr().Compare(a) })
-	if !found {
-		i--
-	}
-	if i < 0 || !k.byCIDR[i].CIDR.Contains(a) || k.byCIDR[i].Node != node {
+	in, ok := k.blockOf(a)
+	if !ok || in.Node != node {
 		return addressing.BlockInUse{}, false
 	}
-	in := k.byCIDR[i]
 	s, ok := k.blocks.Get(world.Key{Name: in.Name})
 	if !ok {
 		return addressing.BlockInUse{}, false
@@ -341,6 +378,18 @@ func (k *bookkeeper) unsaid(a netip.Addr, node string) (addressing.BlockInUse, b
 	lent := slices.ContainsFunc(s.block.Lent, func(l world.Loan) bool { return l.Addr == a })
 	allocated := slices.ContainsFunc(s.block.Allocations, func(l world.Allocation) bool { return l.Addr == a })
 	return in, !lent && !allocated
+}
+
+// blockOf returns the block in use that an address is of.
+func (k *bookkeeper) blockOf(a netip.Addr) (addressing.BlockInUse, bool) {
+	i, found := slices.BinarySearchFunc(k.byCIDR, a, func(in addressing.BlockInUse, a netip.Addr) int { return in.CIDR.Addr().Compare(a) })
+	if !found {
+		i--
+	}
+	if i < 0 || !k.byCIDR[i].CIDR.Contains(a) {
+		return addressing.BlockInUse{}, false
+	}
+	return k.byCIDR[i], true
 }
 
 // replace notes what differs between two versions of a source.

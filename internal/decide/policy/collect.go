@@ -138,20 +138,20 @@ func (k *collector) halves() *halves {
 
 func (h *halves) content() content {
 	c := content{narrow: prefixesOf(h.sure.sorted()), unsure: h.unsure.sorted()}
-	c.wide = edit(c.narrow, nil, c.unsure)
+	c.wide = Edit(c.narrow, nil, c.unsure)
 	return c
 }
 
 // after returns the content after addresses went and came.
 func (c content) after(gone, come, goneUnsure, comeUnsure []netip.Addr) content {
-	c.narrow = edit(c.narrow, gone, come)
+	c.narrow = Edit(c.narrow, gone, come)
 	if len(goneUnsure)+len(comeUnsure) > 0 {
 		c.unsure = slices.DeleteFunc(slices.Clone(c.unsure), func(a netip.Addr) bool { return slices.Contains(goneUnsure, a) })
 		c.unsure = append(c.unsure, comeUnsure...)
 		slices.SortFunc(c.unsure, netip.Addr.Compare)
 		c.unsure = slices.Compact(c.unsure)
 	}
-	c.wide = edit(c.narrow, nil, c.unsure)
+	c.wide = Edit(c.narrow, nil, c.unsure)
 	return c
 }
 

@@ -99,9 +99,10 @@ func prefixesOf(addrs []netip.Addr) []netip.Prefix {
 	return w
 }
 
-// edit returns a canonical list without some addresses and with others; what is in
-// both stays. The cost is that of copying, not of making the list anew.
-func edit(list []netip.Prefix, gone, come []netip.Addr) []netip.Prefix {
+// Edit returns a canonical list, which is the smallest sorted one of its addresses,
+// without some addresses and with others; what is in both stays. The cost is that of
+// copying, not of making the list anew.
+func Edit(list []netip.Prefix, gone, come []netip.Addr) []netip.Prefix {
 	if len(gone)+len(come) == 0 {
 		return list
 	}

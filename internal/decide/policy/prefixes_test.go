@@ -37,7 +37,7 @@ func TestEdit(t *testing.T) {
 				has[a] = true
 			}
 			before := slices.Clone(got)
-			next := edit(got, gone, come)
+			next := Edit(got, gone, come)
 			if !slices.Equal(before, got) {
 				t.Fatal("edit changed its argument")
 			}

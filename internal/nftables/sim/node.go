@@ -209,6 +209,7 @@ func (n *Node) Translate(p *Packet, at nftables.Hook, chosen *Translation) error
 func (n *Node) choose(p *Packet, at nftables.Hook, chosen *Translation) error {
 	kind := manip(at)
 	answer := p.CT.Answer
+	first, last := uint16(1024), uint16(1<<16-1)
 	if chosen != nil {
 		to := chosen.Addr
 		if chosen.Masquerade() {
@@ -218,15 +219,23 @@ func (n *Node) choose(p *Packet, at nftables.Hook, chosen *Translation) error {
 			}
 			to = own
 		}
-		port := chosen.Port
-		if port == 0 && chosen.Flags&(nftables.NATRandom|nftables.NATFullyRandom) != 0 && kind == nftables.SNAT && hasPorts(p.Protocol) {
-			port = n.anyPort()
+		port, within := chosen.Port, chosen.Ports != (nftables.Value{})
+		if within {
+			first, last = uint16(chosen.Ports.Uint()), uint16(chosen.Ports.UintTo())
+		}
+		if port == 0 && kind == nftables.SNAT && hasPorts(p.Protocol) {
+			switch own := answer.DstPort; {
+			case chosen.Flags&(nftables.NATRandom|nftables.NATFullyRandom) != 0:
+				port = n.anyPort(first, last)
+			case within && (own < first || own > last):
+				port = first
+			}
 		}
 		answer = translated(answer, kind, to, port)
 	} else if kind == nftables.DNAT {
 		return nil
 	}
-	answer, err := n.free(p.CT, answer, kind)
+	answer, err := n.free(p.CT, answer, kind, first, last)
 	if err != nil {
 		return err
 	}
@@ -239,16 +248,19 @@ func (n *Node) choose(p *Packet, at nftables.Hook, chosen *Translation) error {
 
 // anyPort stands for the port that the kernel takes at random: it is one that few
 // others choose.
-func (n *Node) anyPort() uint16 {
+func (n *Node) anyPort(first, last uint16) uint16 {
 	n.ports++
-	return firstRandomPort + n.ports%(1<<16-firstRandomPort)
+	if first <= firstRandomPort && firstRandomPort < last {
+		first = firstRandomPort
+	}
+	return first + uint16(uint32(n.ports)%(uint32(last)-uint32(first)+1))
 }
 
 const firstRandomPort = 50000
 
-// free returns the tuple with a port that no other flow has. The kernel's choice is
-// random, this one is the next.
-func (n *Node) free(c CT, answer Tuple, kind nftables.NATKind) (Tuple, error) {
+// free returns the tuple with a port that no other flow has, from first to last. The
+// kernel's choice is random, this one is the next.
+func (n *Node) free(c CT, answer Tuple, kind nftables.NATKind, first, last uint16) (Tuple, error) {
 	if !n.Flows.taken(c.Zone, answer) || kind == nftables.DNAT {
 		return answer, nil
 	}
@@ -256,7 +268,9 @@ func (n *Node) free(c CT, answer Tuple, kind nftables.NATKind) (Tuple, error) {
 		return answer, nil
 	}
 	for range 1 << 16 {
-		answer.DstPort = max(answer.DstPort+1, 1024)
+		if answer.DstPort++; answer.DstPort < first || answer.DstPort > last {
+			answer.DstPort = first
+		}
 		if !hasPorts(answer.Protocol) {
 			answer.SrcPort = answer.DstPort
 		}

@@ -164,6 +164,26 @@ func masquerade() n.Chain {
 	return chain("nat", &n.Base{Type: n.TypeNAT, Hook: n.HookPostrouting, Priority: 95}, rule(count, n.Masquerade{}))
 }
 
+// Masquerading to ports keeps one of them, and takes another where it must.
+func TestMasqueradePorts(t *testing.T) {
+	isUDP := n.Is(n.MetaL4Proto, n.Proto(17))
+	for _, tt := range []struct {
+		flags n.NATFlags
+		want  [3]string
+	}{
+		{0, [3]string{"192.0.2.1:4000", "192.0.2.1:4001", "192.0.2.1:4002"}},
+		{n.NATFullyRandom, [3]string{"192.0.2.1:4001", "192.0.2.1:4002", "192.0.2.1:4000"}},
+	} {
+		node := router(chain("nat", &n.Base{Type: n.TypeNAT, Hook: n.HookPostrouting, Priority: 95},
+			rule(isUDP, n.Masquerade{Ports: n.PortRange(4000, 4002), Flags: tt.flags})))
+		for i, from := range []string{"10.0.0.1:5000", "10.0.0.1:4001", "10.0.0.2:5000"} {
+			if got := receive(t, node, udp(from, "203.0.113.1:53")).Packet.Tuple().String(); got != tt.want[i]+" > 203.0.113.1:53/UDP" {
+				t.Errorf("flags %s: %s leaves as %s, want %s", tt.flags, from, got, tt.want[i])
+			}
+		}
+	}
+}
+
 // TestMasquerade follows a flow: its first packet, a second one, the answer, an ICMP
 // error about it, and a flow of another client with the same ports.
 func TestMasquerade(t *testing.T) {

@@ -58,7 +58,7 @@ func (w *walk) statement(s nftables.Statement) outcome {
 	case nftables.Reject:
 		return w.reject(s)
 	case nftables.Masquerade:
-		return w.choose(Translation{Kind: nftables.SNAT, Flags: s.Flags})
+		return w.choose(Translation{Kind: nftables.SNAT, Ports: s.Ports, Flags: s.Flags})
 	case nftables.NAT:
 		return w.natStatement(s)
 	case nftables.Notrack:

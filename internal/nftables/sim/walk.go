@@ -28,7 +28,9 @@ type Translation struct {
 	// the interface that the packet leaves by.
 	Addr netip.Addr
 	// Port is kept, if it is free, where this is zero.
-	Port  uint16
+	Port uint16
+	// Ports to choose one of; the zero Value is all.
+	Ports nftables.Value
 	Flags nftables.NATFlags
 }
 

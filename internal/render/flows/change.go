@@ -29,12 +29,12 @@ type Change struct {
 	all bool
 	// moved are the addresses that had another owner before, or have none any more.
 	moved map[netip.Addr]bool
-	// changed are the addresses of ports that are judged by other rules now, retenanted
-	// those of them whose tenant is another.
-	changed, retenanted map[netip.Addr]bool
-	// peers are, by VPC, the addresses that entered or left a set that a list uses.
+	// changed are the addresses of ports that are judged by other rules now.
+	changed map[netip.Addr]bool
+	// peers are, by VPC, the addresses that entered or left a set that a list uses, or a
+	// tenant.
 	peers map[string]*netipx.IPSet
-	// users are the addresses of ports with such lists.
+	// users are the addresses of ports with such lists, or of isolated tenants.
 	users map[netip.Addr]bool
 	// blocks are the node's own, if it is not known who was there before; false is a
 	// route out of one.
@@ -46,7 +46,7 @@ type Change struct {
 func Compare(old *intent.Node, desired intent.Node, o Options) *Change {
 	c := &Change{
 		desired: desired, adopting: o.Adopting, addOnly: o.AddOnly,
-		moved: map[netip.Addr]bool{}, changed: map[netip.Addr]bool{}, retenanted: map[netip.Addr]bool{},
+		moved: map[netip.Addr]bool{}, changed: map[netip.Addr]bool{},
 		users: map[netip.Addr]bool{},
 	}
 	if o.AddOnly {
@@ -92,9 +92,6 @@ func (c *Change) ports(old, desired intent.Node) {
 		}
 		for _, a := range is.Addresses {
 			c.changed[a] = true
-			if tenant {
-				c.retenanted[a] = true
-			}
 		}
 	}
 }
@@ -130,11 +127,15 @@ func vnis(n intent.Node) map[string]uint32 {
 // sets finds the addresses that are in a set now and were not, or were and are not,
 // and the ports with lists that use it.
 func (c *Change) sets(old, desired intent.Node) {
-	differ := map[setName]bool{}
+	differ, used := map[setName]bool{}, map[setName]bool{}
 	for vpc, name := range differing(old.AddressSets, desired.AddressSets) {
-		differ[setName{vpc, name}] = true
-		if name == intent.SetSubnets {
+		n := setName{vpc, name}
+		differ[n] = true
+		switch _, tenant := (intent.AddressSet{Name: name}).Tenant(); {
+		case name == intent.SetSubnets:
 			c.all = true // which addresses are in what VPC is everybody's rule
+		case tenant && c.isolated(vpc):
+			used[n] = true
 		}
 	}
 	if len(differ) == 0 {
@@ -150,7 +151,6 @@ func (c *Change) sets(old, desired intent.Node) {
 			}
 		}
 	}
-	used := map[setName]bool{}
 	for _, p := range desired.Ports {
 		for _, id := range []string{p.Ingress, p.Egress} {
 			for _, n := range uses[id] {
@@ -162,6 +162,21 @@ func (c *Change) sets(old, desired intent.Node) {
 		}
 	}
 	c.difference(old, desired, used)
+}
+
+// isolated notes the ports of a VPC's isolated tenants as users of the tenants' sets, and
+// reports whether there are any.
+func (c *Change) isolated(vpc string) (are bool) {
+	own := vnis(c.desired)[vpc]
+	for _, p := range c.desired.Ports {
+		if p.VPC == vpc && uint32(p.VNI) != own {
+			are = true
+			for _, a := range p.Addresses {
+				c.users[a] = true
+			}
+		}
+	}
+	return are
 }
 
 // setName names a set.

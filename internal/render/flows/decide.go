@@ -30,16 +30,13 @@ const (
 	Uncut
 	// Judge takes it for judged and allowed.
 	Judge
-	// Rejudge lets the rules judge its next packet from its sender; until then nothing
-	// passes.
-	Rejudge
 	// Forget deletes it from connection tracking.
 	Forget
 )
 
 // String is the verdict in a word.
 func (v Verdict) String() string {
-	words := [...]string{"keep", "cut", "uncut", "judge", "rejudge", "forget"}
+	words := [...]string{"keep", "cut", "uncut", "judge", "forget"}
 	if int(v) < len(words) {
 		return words[v]
 	}
@@ -56,8 +53,6 @@ func (v Verdict) Mark() (mark, mask uint32) {
 		return claims.CTJudged, both
 	case Judge:
 		return claims.CTJudged, claims.CTJudged
-	case Rejudge:
-		return 0, both
 	}
 	return 0, 0
 }
@@ -87,14 +82,12 @@ func (d *Decider) Decide(f Flow) (v Verdict, why string) {
 	if d.addOnly || !d.concerned(src, dst) {
 		return Keep, ""
 	}
-	answer, why := d.rules.judge(f.First)
+	ok, why := d.rules.judge(f.First)
 	switch {
-	case answer == denied && !cut:
+	case !ok && !cut:
 		return Cut, why
-	case answer == allowed && cut:
+	case ok && cut:
 		return Uncut, ""
-	case answer == unknown && (cut || d.retenanted[dst]):
-		return Rejudge, ""
 	}
 	return Keep, ""
 }
@@ -111,20 +104,20 @@ func (d *Decider) vacant(a netip.Addr) bool {
 	return local
 }
 
-// adopt decides about a flow that was never judged. Those of the node itself never are,
-// and are nobody's business; what is denied, the rules will drop, except answers of the
-// node to its pods.
+// adopt decides about a flow that was never judged. Those of the node itself and those that
+// no port is an end of never are, and are nobody's business; what is denied, the rules
+// will drop, except answers of the node to its pods.
 func (d *Decider) adopt(f Flow) (Verdict, string) {
 	src, dst := f.First.Src, f.First.Dst
 	sender := d.rules.port(src) != nil
-	if !d.adopting || !sender && (d.rules.ownOrLoopback(src) || d.rules.ownOrLoopback(dst)) {
+	if !d.adopting || !sender && (d.rules.port(dst) == nil || d.rules.ownOrLoopback(src)) {
 		return Keep, ""
 	}
-	answer, why := d.rules.judge(f.First)
+	ok, why := d.rules.judge(f.First)
 	switch {
-	case answer == allowed:
+	case ok:
 		return Judge, ""
-	case answer == denied && sender && !d.addOnly:
+	case sender && !d.addOnly:
 		return Cut, why
 	}
 	return Keep, ""

@@ -7,11 +7,10 @@
 // nothing, and then no flow need be looked at. What a Change does not concern it keeps;
 // judging more flows than it concerns would give the same result.
 //
-// The rules are those of render/nft and of intent.Node.Judge, with one difference: a
-// node does not know the tenants of pods elsewhere. Flows that depend on it are left to
-// the rules, which read the tenant in the packet (Rejudge). A pod here that has another
-// tenant now keeps its flows to pods elsewhere as far as this node is concerned; it is
-// the receiver's node that keeps tenants apart.
+// The rules are those of render/nft and of intent.Node.Judge, with one difference: where
+// tenants are kept apart, rules read the sender's in the packet, and here the tenant of a
+// pod elsewhere is whose set has its address. So a sender here learns too what only the
+// receiver's node enforces.
 //
 // Addresses that ports of several VPCs have are nobody's here: flows bear no VPC.
 //

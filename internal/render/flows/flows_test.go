@@ -96,6 +96,9 @@ func TestQueries(t *testing.T) {
 			}
 			n.Ports[0].Ingress = ""
 		}, Options{}, []Query{{}}},
+		{"a tenant elsewhere, and nobody here is isolated", func(n *intent.Node) {
+			n.AddressSets = slices.Insert(n.AddressSets, 2, intent.AddressSet{VPC: "a", Name: intent.SetTenant(12), Prefixes: prefixes(ip("10.1.1.1"))})
+		}, Options{}, nil},
 		{"Subnets", func(n *intent.Node) { n.AddressSets[1].Prefixes = nil }, Options{}, []Query{{}}},
 		{"adopting", func(*intent.Node) {}, Options{Adopting: true}, []Query{{Unjudged: true}}},
 		{"add only", func(n *intent.Node) { n.Ports = n.Ports[:1] }, Options{AddOnly: true}, nil},
@@ -115,7 +118,22 @@ func TestQueries(t *testing.T) {
 func TestDecide(t *testing.T) {
 	const judged, cut = claims.CTJudged, claims.CTCut
 	n := example()
-	isolated := with(n, func(n *intent.Node) { n.Ports[1].VNI = 11 })
+	tenant := func(vni packet.VNI, addrs ...string) intent.AddressSet {
+		s := intent.AddressSet{VPC: "a", Name: intent.SetTenant(vni)}
+		for _, a := range addrs {
+			s.Prefixes = append(s.Prefixes, netip.PrefixFrom(ip(a), 32))
+		}
+		return s
+	}
+	tenants := func(sets ...intent.AddressSet) func(*intent.Node) {
+		return func(n *intent.Node) {
+			n.Ports[1].VNI = 11
+			n.AddressSets = append(n.AddressSets, sets...)
+			slices.SortFunc(n.AddressSets, intent.AddressSet.Compare)
+		}
+	}
+	isolated := with(n, tenants(tenant(11, "10.1.0.3", "10.1.1.2"), tenant(12, "10.1.1.1")))
+	joined := with(n, tenants(tenant(11, "10.1.0.3", "10.1.1.1", "10.1.1.2")))
 	for _, tc := range []struct {
 		name     string
 		old      *intent.Node
@@ -142,7 +160,7 @@ func TestDecide(t *testing.T) {
 		{"adopt", nil, n, Options{Adopting: true}, "10.1.0.3", "10.1.0.2", 0, Judge, ""},
 		{"adopt nothing denied", nil, n, Options{Adopting: true}, "203.0.113.1", "10.1.0.2", 0, Keep, ""},
 		{"a pod's denied flow is cut: the node may answer it", nil, n, Options{Adopting: true}, "10.1.0.4", "10.1.0.2", 0, Cut, "NetworkPolicy ns/web isolates"},
-		{"others' forwarded flows", nil, n, Options{Adopting: true}, "203.0.113.1", "203.0.113.2", 0, Judge, ""},
+		{"others' forwarded flows are nobody's", nil, n, Options{Adopting: true}, "203.0.113.1", "203.0.113.2", 0, Keep, ""},
 		{"the node's own are not adopted", nil, n, Options{Adopting: true}, "192.0.2.99", "10.1.0.3", 0, Keep, ""},
 		{"nor those to it", nil, n, Options{Adopting: true}, "203.0.113.1", "192.0.2.1", 0, Keep, ""},
 		{"nor within it", nil, n, Options{Adopting: true}, "127.0.0.1", "127.0.0.53", 0, Keep, ""},
@@ -152,8 +170,15 @@ func TestDecide(t *testing.T) {
 		{"whatever was judged", nil, n, Options{Adopting: true, AddOnly: true}, "10.1.0.4", "10.1.0.2", judged, Keep, ""},
 		{"nor uncut", nil, n, Options{AddOnly: true}, "10.1.0.3", "10.1.0.2", judged | cut, Keep, ""},
 		{"nor forget", nil, n, Options{AddOnly: true}, "203.0.113.1", "10.1.0.77", judged, Keep, ""},
-		{"tenant of a pod elsewhere", &n, isolated, Options{}, "10.1.1.1", "10.1.0.3", judged, Rejudge, ""},
+		{"a pod elsewhere of another tenant", &n, isolated, Options{}, "10.1.1.1", "10.1.0.3", judged, Cut, "another tenant"},
+		{"one of the same tenant", &n, isolated, Options{}, "10.1.1.2", "10.1.0.3", judged, Keep, ""},
+		{"one of a global tenant, or unknown", &n, isolated, Options{}, "10.1.1.3", "10.1.0.3", judged, Keep, ""},
+		{"to a pod elsewhere of another tenant", &n, isolated, Options{}, "10.1.0.3", "10.1.1.1", judged, Cut, "another tenant"},
+		{"to one of the same tenant", &n, isolated, Options{}, "10.1.0.3", "10.1.1.2", judged, Keep, ""},
+		{"of a global tenant to one that is isolated", nil, isolated, Options{}, "10.1.0.4", "10.1.1.1", judged, Keep, ""},
 		{"tenant as it was", &isolated, isolated, Options{}, "10.1.1.1", "10.1.0.3", judged, Keep, ""},
+		{"a pod elsewhere has another tenant now", &isolated, joined, Options{}, "10.1.1.1", "10.1.0.3", judged | cut, Uncut, ""},
+		{"and is cut by it", &joined, isolated, Options{}, "10.1.0.3", "10.1.1.1", judged, Cut, "another tenant"},
 		{"global tenant here", &n, isolated, Options{}, "10.1.0.4", "10.1.0.3", judged, Keep, ""},
 		{"the outside hears every tenant", &n, isolated, Options{}, "203.0.113.1", "10.1.0.3", judged, Keep, ""},
 	} {
@@ -165,7 +190,7 @@ func TestDecide(t *testing.T) {
 			if got != tc.want || got == Cut && why != tc.why {
 				t.Errorf("%s (%s), want %s (%s)", got, why, tc.want, tc.why)
 			}
-			want := map[Verdict]uint32{Keep: tc.mark, Forget: tc.mark, Cut: tc.mark | cut, Uncut: judged, Judge: judged, Rejudge: 0}[tc.want] | foreign
+			want := map[Verdict]uint32{Keep: tc.mark, Forget: tc.mark, Cut: tc.mark | cut, Uncut: judged, Judge: judged}[tc.want] | foreign
 			if mark := apply(f, got); mark != want {
 				t.Errorf("mark %#x, want %#x", mark, want)
 			}

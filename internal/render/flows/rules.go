@@ -4,18 +4,10 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/gaissmai/bart"
+
 	"github.com/fairlead-sdn/fairlead/internal/intent"
 	"github.com/fairlead-sdn/fairlead/internal/packet"
-)
-
-// answer is what the rules of a node say about a flow.
-type answer uint8
-
-const (
-	allowed answer = iota
-	denied
-	// unknown: it depends on the tenant of a pod that is not here.
-	unknown
 )
 
 // rules are those of an intent, found by address and name.
@@ -29,6 +21,8 @@ type rules struct {
 	vnis  map[string]uint32
 	sets  map[string]map[string]intent.AddressSet // by VPC and name
 	asked map[question]verdict
+	// tenants of pods elsewhere, by VPC and address; nil until somebody asks.
+	tenants map[string]*bart.Table[packet.VNI]
 }
 
 // question is what a list is asked.
@@ -84,49 +78,81 @@ func (r *rules) port(a netip.Addr) *intent.Port { return r.ports[a] }
 func (r *rules) ownOrLoopback(a netip.Addr) bool { return r.own[a] || a.IsLoopback() }
 
 // judge asks the rules about the first packet of a flow.
-func (r *rules) judge(p packet.Packet) (answer, string) {
+func (r *rules) judge(p packet.Packet) (ok bool, why string) {
 	from, to := r.port(p.Src), r.port(p.Dst)
 	switch {
 	case from == nil && (to == nil || r.ownOrLoopback(p.Src)):
-		return allowed, "" // nobody's, or begun by the node
+		return true, "" // nobody's, or begun by the node
 	case from == to:
-		return allowed, "" // with itself
+		return true, "" // with itself
 	}
-	apart := allowed
-	if to != nil || !r.own[p.Dst] {
-		var why string
-		if apart, why = r.apart(p, from, to); apart == denied {
-			return denied, why
-		}
+	if ok, why := r.apart(p, from, to); !ok {
+		return false, why
 	}
 	if from != nil {
-		if a, why := r.ask(from.Egress, p, p.Dst); a == denied {
-			return denied, why
+		if ok, why := r.ask(from.Egress, p, p.Dst); !ok {
+			return false, why
 		}
 	}
 	if to != nil {
-		if a, why := r.ask(to.Ingress, p, p.Src); a == denied {
-			return denied, why
+		if ok, why := r.ask(to.Ingress, p, p.Src); !ok {
+			return false, why
 		}
 	}
-	return apart, ""
+	return true, ""
 }
 
 // apart are the rules of VPCs and tenants.
-func (r *rules) apart(p packet.Packet, from, to *intent.Port) (answer, string) {
+func (r *rules) apart(p packet.Packet, from, to *intent.Port) (ok bool, why string) {
 	if from != nil && !r.in(from.VPC, intent.SetSubnets, p.Dst) && r.inAnySubnet(p.Dst) {
-		return denied, "another VPC"
+		return false, "another VPC"
 	}
-	if to == nil || uint32(to.VNI) == r.vnis[to.VPC] {
-		return allowed, "" // tenants elsewhere are their nodes' concern
+	vpc, sender, receiver := vpcOf(to, from), r.tenant(from, to, p.Src), r.tenant(to, from, p.Dst)
+	if sender != receiver && r.isolated(vpc, sender) && r.isolated(vpc, receiver) {
+		return false, "another tenant"
 	}
-	switch {
-	case from == nil && r.inAnySubnet(p.Src):
-		return unknown, ""
-	case from != nil && from.VNI != to.VNI && uint32(from.VNI) != r.vnis[to.VPC]:
-		return denied, "another tenant"
+	return true, ""
+}
+
+// vpcOf is the VPC of one of two ports.
+func vpcOf(a, b *intent.Port) string {
+	if a != nil {
+		return a.VPC
 	}
-	return allowed, ""
+	return b.VPC
+}
+
+// tenant is the VNI of an end of a flow: of the port, or, if it is not here, of the pod
+// that has the address in the other's VPC. 0 is none.
+func (r *rules) tenant(port, other *intent.Port, a netip.Addr) packet.VNI {
+	if port != nil {
+		return port.VNI
+	}
+	if r.tenants == nil {
+		r.tenants = map[string]*bart.Table[packet.VNI]{}
+		for _, s := range r.node.AddressSets {
+			vni, is := s.Tenant()
+			if !is {
+				continue
+			}
+			if r.tenants[s.VPC] == nil {
+				r.tenants[s.VPC] = &bart.Table[packet.VNI]{}
+			}
+			for _, p := range s.Prefixes {
+				r.tenants[s.VPC].Insert(p, vni)
+			}
+		}
+	}
+	if t := r.tenants[other.VPC]; t != nil {
+		vni, _ := t.Lookup(a)
+		return vni
+	}
+	return 0
+}
+
+// isolated reports whether a VNI is that of a tenant which does not reach the others.
+func (r *rules) isolated(vpc string, vni packet.VNI) bool {
+	return vni != 0 && uint32(vni) != r.vnis[vpc]
 }
 
 func (r *rules) in(vpc, set string, a netip.Addr) bool { return r.sets[vpc][set].Contains(a) }
@@ -141,9 +167,9 @@ func (r *rules) inAnySubnet(a netip.Addr) bool {
 }
 
 // ask asks a list. One that the intent lacks allows nothing.
-func (r *rules) ask(id string, p packet.Packet, peer netip.Addr) (answer, string) {
+func (r *rules) ask(id string, p packet.Packet, peer netip.Addr) (ok bool, why string) {
 	if id == "" {
-		return allowed, ""
+		return true, ""
 	}
 	q := question{list: id, peer: peer, protocol: p.Protocol, port: p.DstPort}
 	v, known := r.asked[q]
@@ -156,11 +182,11 @@ func (r *rules) ask(id string, p packet.Packet, peer netip.Addr) (answer, string
 	}
 	switch {
 	case v.allowed:
-		return allowed, ""
+		return true, ""
 	case v.by == nil:
-		return denied, "the rule list " + id + " is missing"
+		return false, "the rule list " + id + " is missing"
 	}
-	return denied, v.by.Origin.String()
+	return false, v.by.Origin.String()
 }
 
 func (r *rules) verdict(id string, p packet.Packet) verdict {

@@ -144,6 +144,8 @@ type class struct {
 	peers   [2][]piece // sorted, disjoint, not adjoining
 	// rules are those that are about some of the peers, sorted.
 	rules []int
+	// whole is the AddressSet that holds the very same peers, nil if none does.
+	whole *wholeSet
 }
 
 // piece is a range of addresses, both ends included.

@@ -12,20 +12,12 @@ import (
 // lists adds the chains and sets of the rule lists, those of prev where nothing
 // changed, and the maps that lead from a port to its lists.
 func (r *renderer) lists(prev *State) {
-	r.state = &State{lists: make(map[string]*listed, len(r.node.RuleLists))}
-	for _, l := range r.node.RuleLists {
-		in := func(set string) []netip.Prefix { return r.prefixes(l.VPC, set) }
-		var old *listed
-		if prev != nil {
-			old = prev.lists[l.ID]
-		}
-		if old == nil || !old.list.Equal(l) || !old.current(in) {
-			old = newListed(l, in)
-		}
-		r.state.lists[l.ID] = old
-		r.sets = append(r.sets, old.sets...)
-		r.chains = append(r.chains, old.chains...)
+	l := newLister(prev, len(r.node.RuleLists), r.prefixes)
+	for _, list := range r.node.RuleLists {
+		chains, sets := l.list(list)
+		r.chains, r.sets = append(r.chains, chains...), append(r.sets, sets...)
 	}
+	r.state = l.next
 	r.asked(egressOfPort, func(p intent.Port) string { return p.Egress })
 	r.asked(ingressOfPort, func(p intent.Port) string { return p.Ingress })
 }
@@ -59,10 +51,10 @@ func (r *renderer) asked(name string, id func(intent.Port) string) {
 		// A list that the intent lacks allows nothing (intent.Node.Judge).
 		chain := noList
 		if list, ok := r.state.lists[l]; ok {
-			chain = entry(list.list)
+			chain = list.entry()
 		} else if !r.lacking {
 			r.lacking = true
-			r.chain(noList, nil, drop(DeniedBy+"a list that is missing"))
+			r.chain(noList, nil, drop(DeniedByNoList))
 		}
 		if chain != "" {
 			m.Elements = append(m.Elements, nft.Element{Key: []nft.Value{nft.IfName(p.HostInterface)}, Verdict: nft.Verdict{Kind: nft.Jump, Chain: chain}})
@@ -107,6 +99,15 @@ func judged() nft.Rule {
 	return rule("judged", nft.Mangle{Field: nft.CTMark, Value: claims.CTJudged, Mask: claims.CTJudged})
 }
 
+// invalid drops what conntrack cannot make out, but for the time of adoption: packets of
+// flows from before may look so.
+func (r *renderer) invalid() []nft.Rule {
+	if r.options.Adopting {
+		return nil
+	}
+	return []nft.Rule{drop(NoFlow, nft.AnyFlag(nft.CTState, nft.CTInvalid))}
+}
+
 // beginning drops TCP flows that begin in their middle: their direction is not
 // known, so that a list could take the answer for the question. While the table is
 // being adopted they are flows from before.
@@ -131,10 +132,7 @@ func (r *renderer) ask(comment string, f nft.Field, name string) []nft.Rule {
 // judge is what new flows that are forwarded meet: separation of VPCs and tenants,
 // the list of the sender, that of the receiver. Who comes to the end is marked.
 func (r *renderer) judge(apart bool) {
-	rules := []nft.Rule{cut()}
-	if !r.options.Adopting {
-		rules = append(rules, drop(NoFlow, nft.AnyFlag(nft.CTState, nft.CTInvalid)))
-	}
+	rules := append([]nft.Rule{cut()}, r.invalid()...)
 	rules = append(rules, drop(AnswerUnjudged, nft.Is(nft.CTDirection, nft.DirReply)))
 	rules = append(rules, r.beginning()...)
 	if apart {
@@ -147,8 +145,11 @@ func (r *renderer) judge(apart bool) {
 	rules = append(rules, r.ask("policies of the sender", nft.MetaIIFName, egressOfPort)...)
 	rules = append(rules, r.ask("policies of the receiver", nft.MetaOIFName, ingressOfPort)...)
 	r.chain("judge", nil, append(rules, judged())...)
-	// What neither comes from a pod nor goes to one is none of our business.
-	r.chain("flows", nil, known(), rule("other flows of pods", fromPorts, to("judge")), rule("other flows to pods", intoPorts, to("judge")))
+	// What neither comes from a pod here nor goes to one is none of our business. But
+	// what enters the tunnel needs a VNI: that of the VPC, as of the node itself. Here is
+	// the one place that packets of judged flows, and so nearly all of pods, do not come to.
+	r.chain("flows", nil, known(), rule("other flows of pods", fromPorts, to("judge")), rule("other flows to pods", intoPorts, to("judge")),
+		rule("into the tunnel from elsewhere", nft.Is(nft.MetaOIFName, nft.IfName(claims.VXLANDevice)), nft.Masked(nft.MetaMark, claims.MarkVNIMask, 0), to("output-tunnel")))
 }
 
 // twice adds the set of the ports that have a list, and reports whether there are any.
@@ -167,18 +168,36 @@ func (r *renderer) twice() bool {
 	return true
 }
 
-// toNode is what pods send to the node itself: their egress lists are asked. Answers
-// to the node's own flows are not, nor is anything marked for them. What the node
-// sends to a pod is not asked at all, but for answers of a flow that was cut: that
-// chain is there only where lists are, since all that the node sends would meet it.
+// toNode is what pods send to the node itself: it must not be for the node's address in
+// another VPC, and their egress lists are asked. Answers to the node's own flows are not,
+// nor is anything marked for them. What the node sends to a pod is not asked at all, but
+// for answers of a flow that was cut.
 func (r *renderer) toNode() {
-	rules := append(icmpErrors(), known(), cut())
+	rules := append(append(icmpErrors(), known(), cut()), r.invalid()...)
 	rules = append(rules, rule("answers to the node itself", nft.Is(nft.CTDirection, nft.DirReply), nft.Verdict{Kind: nft.Accept}))
 	rules = append(rules, r.beginning()...)
+	if r.severalVPCs() {
+		rules = append(rules, rule("the node's address in another VPC", nft.Verdict{Kind: nft.Jump, Chain: "from-vpc"}))
+	}
 	rules = append(rules, r.ask("policies of the sender", nft.MetaIIFName, egressOfPort)...)
 	r.chain("to-node", nil, append(rules, judged())...)
 	r.chain("input", &nft.Base{Type: nft.TypeFilter, Hook: nft.HookInput, Priority: claims.NFTPriorityInput}, rule("pods", fromPorts, to("to-node")))
+	r.sent()
+}
+
+// sent is what the node itself sends, behind destination NAT: answers of a flow that was
+// cut are dropped, and what a Service led to a pod elsewhere gets its VNI, since in output
+// nobody knew that it goes into the tunnel. (Nor does oifname: it is that of the first
+// route for the whole hook.)
+func (r *renderer) sent() {
+	var rules []nft.Rule
 	if r.hasSet(egressOfPort) {
-		r.chain("answers", &nft.Base{Type: nft.TypeFilter, Hook: nft.HookOutput, Priority: claims.NFTPriorityInput}, cut(intoPorts))
+		rules = append(rules, cut(intoPorts))
+	}
+	if slices.ContainsFunc(r.node.Subnets, func(s intent.Subnet) bool { return s.Overlay }) {
+		rules = append(rules, rule("led by a Service", nft.AnyFlag(nft.CTStatus, nft.CTDNAT), nft.Masked(nft.MetaMark, claims.MarkVNIMask, 0), to("output-tunnel")))
+	}
+	if len(rules) > 0 {
+		r.chain("sent", &nft.Base{Type: nft.TypeFilter, Hook: nft.HookOutput, Priority: claims.NFTPriorityInput}, rules...)
 	}
 }

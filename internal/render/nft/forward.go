@@ -80,7 +80,7 @@ func (r *renderer) forward() {
 	if several {
 		fromVPC = []nft.Rule{rule("VPC of the sender", nft.VMap{Key: nft.Select(nft.MetaIIFName), Map: "vpc-of-port"})}
 	}
-	if slices.ContainsFunc(r.node.Ports, func(p intent.Port) bool { return p.VNI != r.own[p.VPC] }) {
+	if r.isolated() {
 		apart = append(apart, rule("tenant of the receiver", nft.VMap{Key: nft.Select(nft.MetaOIFName), Map: "into-port"}))
 	}
 	apart = append(apart, fromVPC...)
@@ -105,6 +105,11 @@ func (r *renderer) forward() {
 }
 
 const protoTCP = 6
+
+// isolated reports whether a port is that of an isolated tenant.
+func (r *renderer) isolated() bool {
+	return slices.ContainsFunc(r.node.Ports, func(p intent.Port) bool { return p.VNI != r.own[p.VPC] })
+}
 
 // severalVPCs reports whether Subnets of more than one VPC exist.
 func (r *renderer) severalVPCs() bool {

@@ -52,7 +52,7 @@ func familyOf(a netip.Addr) family {
 // service would take it for the node's and hand out the node's credentials. It is
 // dropped here, where the destination is final and one packet of each flow passes.
 func (r *renderer) postrouting() {
-	var rules []nft.Rule
+	rules := []nft.Rule{rule("the node to itself", nft.Is(nft.MetaOIFName, nft.IfName("lo")), nft.Verdict{Kind: nft.Accept})}
 	for _, f := range families {
 		rules = append(rules, drop("link-local destination beyond the node",
 			nft.Is(f.daddr, nft.Prefix(f.linkLocal)), in(f.saddr, "subnets-"+f.suffix)))
@@ -68,6 +68,9 @@ func (r *renderer) postrouting() {
 			}
 		}
 	}
+	if len(r.node.NATs) > 0 {
+		r.masquerade()
+	}
 	for _, nat := range r.node.NATs {
 		r.intervals(natSet(nat), nat.Sources)
 		for _, f := range families {
@@ -75,7 +78,7 @@ func (r *renderer) postrouting() {
 				continue
 			}
 			s := append([]nft.Statement{nft.IsNot(nft.MetaOIFName, device)}, r.masqueraded(nat, f)...)
-			rules = append(rules, rule("natOutgoing of "+label(nat.Name), append(s, nft.Counter{}, nft.Masquerade{Flags: nft.NATFullyRandom})...))
+			rules = append(rules, rule("natOutgoing of "+label(nat.Name), append(s, nft.Counter{}, to("masqueraded"))...))
 		}
 	}
 	r.chain("postrouting", &nft.Base{Type: nft.TypeNAT, Hook: nft.HookPostrouting, Priority: claims.NFTPrioritySrcNAT}, rules...)

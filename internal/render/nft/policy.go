@@ -1,13 +1,10 @@
 package nft
 
 import (
-	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
-	"net/netip"
 	"slices"
-	"strings"
 
 	"github.com/fairlead-sdn/fairlead/internal/intent"
 	nft "github.com/fairlead-sdn/fairlead/internal/nftables"
@@ -19,6 +16,8 @@ const (
 	AllowedBy = "allowed by "
 	// DeniedBy begins the comment of a rule that counts and drops what one denies.
 	DeniedBy = "denied by "
+	// DeniedByNoList is said where the intent lacks a list that a port has.
+	DeniedByNoList = DeniedBy + "a list that is missing"
 )
 
 // maxClasses is how many kinds of peers of a tier have a set and a chain of their
@@ -30,105 +29,49 @@ const maxClasses = 8
 // maxRanges is how many ranges of ports are rules of their own rather than a set.
 const maxRanges = 3
 
-// listed is a RuleList in nftables: its chains and sets.
-type listed struct {
-	list intent.RuleList
-	// used are the prefixes that it was made of, in the order of list's rules and
-	// their sets.
-	used   [][]netip.Prefix
-	chains []nft.Chain
-	sets   []nft.Set
-}
-
-// tierNames are parts of the names of chains.
-var tierNames = map[intent.Tier]string{intent.TierAdmin: "admin", intent.TierNetworkPolicy: "policy", intent.TierBaseline: "baseline"}
-
-// listName is the beginning of the names of a list's chains and sets: its ID, which
-// is a hash of its content.
-func listName(id string, d intent.Direction) string {
-	return setName(d.String()+"-", strings.TrimPrefix(id, d.String()+"-"))
-}
-
-// entry is the chain that asks a list, "" for one that has no rules.
-func entry(l intent.RuleList) string {
-	if len(l.Rules) == 0 {
-		return ""
-	}
-	return listName(l.ID, l.Direction) + "-" + tierNames[l.Rules[0].Tier]
-}
-
-// newListed renders a list.
-func newListed(l intent.RuleList, in func(set string) []netip.Prefix) *listed {
-	out := &listed{list: l, used: usedBy(l, in)}
-	for rules := l.Rules; len(rules) > 0; {
-		n := 1
-		for n < len(rules) && rules[n].Tier == rules[0].Tier {
-			n++
-		}
-		w := tierWriter{listed: out, rules: rules[:n], name: listName(l.ID, l.Direction) + "-" + tierNames[rules[0].Tier]}
-		if n < len(rules) {
-			w.next = listName(l.ID, l.Direction) + "-" + tierNames[rules[n].Tier]
-		}
-		w.write(in)
-		rules = rules[n:]
-	}
-	// A half of a list may allow what the list does not.
-	for i := range out.chains {
-		out.chains[i].Whole = true
-	}
-	for i := range out.sets {
-		out.sets[i].Whole = true
-	}
-	return out
-}
-
-// usedBy are the prefixes of a list's sets.
-func usedBy(l intent.RuleList, in func(set string) []netip.Prefix) (out [][]netip.Prefix) {
-	for _, r := range l.Rules {
-		for _, s := range r.Match.Sets {
-			out = append(out, in(s))
-		}
-	}
-	return out
-}
-
-// current reports whether a list of the same ID would be rendered just so.
-func (l *listed) current(in func(set string) []netip.Prefix) bool {
-	n := 0
-	for _, r := range l.list.Rules {
-		for _, s := range r.Match.Sets {
-			a, b := l.used[n], in(s)
-			if n++; len(a) != len(b) || len(a) > 0 && &a[0] != &b[0] && !slices.Equal(a, b) {
-				return false
-			}
-		}
-	}
-	return true
-}
-
-// tierWriter writes the chains of one tier of a list. Who leaves them by return is
+// tierWriter writes the chains of one tier of lists. Who leaves them by return is
 // allowed in this direction; next is the chain of the tier behind, if there is one.
 type tierWriter struct {
-	*listed
+	*content
+	direction  intent.Direction
 	name, next string
 	rules      []intent.Rule
+	chains     []nft.Chain
 }
 
-func (w *tierWriter) write(in func(set string) []netip.Prefix) {
-	classes, rest := classify(w.rules, in)
-	// The ones with the most ranges of ports come first, which does not depend on who
-	// the peers are.
-	slices.SortStableFunc(classes, func(a, b class) int {
-		return cmp.Or(cmp.Compare(ranges(b.conduct), ranges(a.conduct)), cmp.Compare(a.conduct.key(), b.conduct.key()))
-	})
-	own := min(len(classes), maxClasses)
+func (w *tierWriter) write() []nft.Chain {
+	own := min(len(w.classes), maxClasses)
 	var rules []nft.Rule
-	for _, c := range classes[:own] {
+	for _, c := range w.classes[:own] {
 		rules = append(rules, w.class(c)...)
 	}
-	rules = append(rules, w.shared(classes[own:])...)
-	rules = append(rules, w.decide(rest, w.name+"-rest", w.openRules())...)
+	rules = append(rules, w.shared(w.classes[own:])...)
+	rules = append(rules, w.decide(w.rest, w.content.name+"-rest", w.openRules())...)
 	w.chains = append(w.chains, nft.Chain{Name: w.name, Rules: rules})
+	for i := range w.chains {
+		w.chains[i].Whole = true // A half of a list may allow what the list does not.
+	}
+	if !w.written {
+		for i := range w.classes {
+			w.classes[i].peers = [2][]piece{} // They are in the sets now.
+		}
+		w.written = true
+	}
+	return w.chains
+}
+
+// add makes a set known, unless it has no elements: then it reports false. The chains
+// that are written first for a content fill its sets.
+func (w *tierWriter) add(s nft.Set, elements func() []nft.Element) bool {
+	if w.written {
+		return slices.ContainsFunc(w.sets, func(o nft.Set) bool { return o.Name == s.Name })
+	}
+	if s.Elements = elements(); len(s.Elements) == 0 {
+		return false
+	}
+	s.Interval, s.Whole = true, true
+	w.sets = append(w.sets, s)
+	return true
 }
 
 func ranges(c conduct) (n int) {
@@ -150,7 +93,7 @@ func (w *tierWriter) openRules() (out []intent.Rule) {
 
 // peer is the address that a list's sets are about.
 func (w *tierWriter) peer(f family) nft.Field {
-	if w.list.Direction == intent.Egress {
+	if w.direction == intent.Egress {
 		return f.daddr
 	}
 	return f.saddr
@@ -159,23 +102,34 @@ func (w *tierWriter) peer(f family) nft.Field {
 // class writes the sets of a class and the rules that lead to what happens to it.
 func (w *tierWriter) class(c class) (rules []nft.Rule) {
 	sum := sha256.Sum256([]byte(c.conduct.key()))
-	name := w.name + "-" + hex.EncodeToString(sum[:4])
+	suffix := "-" + hex.EncodeToString(sum[:4])
+	name := w.content.name + suffix
 	var then nft.Rule
 	if is, ok := c.conduct.uniform(); ok {
 		then = w.fate(is, w.of(c), nil)
 	} else {
-		then = rule("", to(name))
-		w.chains = append(w.chains, nft.Chain{Name: name, Rules: w.decide(c.conduct, name, w.of(c))})
+		then = rule("", to(w.name+suffix))
+		w.chains = append(w.chains, nft.Chain{Name: w.name + suffix, Rules: w.decide(c.conduct, name, w.of(c))})
+	}
+	peers := name
+	if c.whole != nil {
+		peers = c.whole.name
 	}
 	for i, f := range families {
-		if len(c.peers[i]) == 0 {
-			continue
+		set := nft.Set{Name: peers + "-" + f.suffix, Key: []nft.Type{f.typ}}
+		if w.add(set, func() []nft.Element { return c.elements(i) }) {
+			rules = append(rules, rule(then.Comment, append([]nft.Statement{in(w.peer(f), set.Name)}, then.Statements...)...))
 		}
-		set := nft.Set{Name: name + "-" + f.suffix, Key: []nft.Type{f.typ}, Interval: true, Elements: elements(c.peers[i], f)}
-		w.sets = append(w.sets, set)
-		rules = append(rules, rule(then.Comment, append([]nft.Statement{in(w.peer(f), set.Name)}, then.Statements...)...))
 	}
 	return rules
+}
+
+// elements are the peers of a family, shared by all classes that have the same.
+func (c class) elements(f int) []nft.Element {
+	if c.whole != nil {
+		return c.whole.elements[f]
+	}
+	return elements(c.peers[f], families[f])
 }
 
 // of are the rules of a class.
@@ -258,11 +212,12 @@ func (w *tierWriter) ports(spans []span, is intent.Action, p int, set string, fr
 		}
 		return out
 	}
-	s := nft.Set{Name: set, Key: []nft.Type{nft.TypeInetService}, Interval: true}
-	for _, r := range of {
-		s.Elements = append(s.Elements, nft.Element{Key: []nft.Value{nft.PortRange(r.First, r.Last)}})
-	}
-	w.sets = append(w.sets, s)
+	w.add(nft.Set{Name: set, Key: []nft.Type{nft.TypeInetService}}, func() (out []nft.Element) {
+		for _, r := range of {
+			out = append(out, nft.Element{Key: []nft.Value{nft.PortRange(r.First, r.Last)}})
+		}
+		return out
+	})
 	return []nft.Rule{after(w.fate(is, from, &portsOf{p, anyPort}), in(t.dport, set))}
 }
 
@@ -278,36 +233,43 @@ func (w *tierWriter) shared(classes []class) (out []nft.Rule) {
 	actions := []intent.Action{intent.Accept, intent.Deny, intent.Pass}
 	for i, f := range families {
 		for _, is := range actions {
-			s := nft.Set{Name: w.name + "-ports-" + fateNames[is] + "-" + f.suffix, Key: []nft.Type{f.typ, nft.TypeInetProto, nft.TypeInetService}, Interval: true}
-			for _, c := range classes {
-				s.Elements = append(s.Elements, c.portElements(i, is)...)
+			s := nft.Set{Name: w.content.name + "-ports-" + fateNames[is] + "-" + f.suffix, Key: []nft.Type{f.typ, nft.TypeInetProto, nft.TypeInetService}}
+			if w.add(s, func() []nft.Element { return portElements(classes, i, is) }) {
+				out = append(out, w.lookup(s, is, w.peer(f), nft.MetaL4Proto, nft.THDport))
 			}
-			key := []nft.Field{w.peer(f), nft.MetaL4Proto, nft.THDport}
-			out = append(out, w.lookup(s, is, key...)...)
 		}
 		for _, is := range actions {
-			s := nft.Set{Name: w.name + "-peers-" + fateNames[is] + "-" + f.suffix, Key: []nft.Type{f.typ}, Interval: true}
-			var peers []piece
-			for _, c := range classes {
-				if others, _ := uniform(c.conduct[onOthers]); others == is {
-					peers = append(peers, c.peers[i]...)
-				}
+			s := nft.Set{Name: w.content.name + "-peers-" + fateNames[is] + "-" + f.suffix, Key: []nft.Type{f.typ}}
+			if w.add(s, func() []nft.Element { return peerElements(classes, i, is) }) {
+				out = append(out, w.lookup(s, is, w.peer(f)))
 			}
-			slices.SortFunc(peers, func(a, b piece) int { return a.from.compare(b.from) })
-			s.Elements = elements(peers, f)
-			out = append(out, w.lookup(s, is, w.peer(f))...)
 		}
 	}
 	return out
 }
 
-// lookup is a rule that looks into a set, and the set, unless that is empty.
-func (w *tierWriter) lookup(s nft.Set, is intent.Action, key ...nft.Field) []nft.Rule {
-	if len(s.Elements) == 0 {
-		return nil
+// lookup is a rule that looks into a set.
+func (w *tierWriter) lookup(s nft.Set, is intent.Action, key ...nft.Field) nft.Rule {
+	return after(w.fate(is, w.rules, nil), nft.Lookup{Key: nft.Select(key...), Set: s.Name})
+}
+
+// peerElements are the peers whose protocols, but for those in portElements, have a fate.
+func peerElements(classes []class, f int, is intent.Action) []nft.Element {
+	var peers []piece
+	for _, c := range classes {
+		if others, _ := uniform(c.conduct[onOthers]); others == is {
+			peers = append(peers, c.peers[f]...)
+		}
 	}
-	w.sets = append(w.sets, s)
-	return []nft.Rule{after(w.fate(is, w.rules, nil), nft.Lookup{Key: nft.Select(key...), Set: s.Name})}
+	slices.SortFunc(peers, func(a, b piece) int { return a.from.compare(b.from) })
+	return elements(peers, families[f])
+}
+
+func portElements(classes []class, f int, is intent.Action) (out []nft.Element) {
+	for _, c := range classes {
+		out = append(out, c.portElements(f, is)...)
+	}
+	return out
 }
 
 // portElements are address, protocol and port of what has a fate other than that of
@@ -349,46 +311,4 @@ func (p *portsOf) concerns(r intent.Rule) bool {
 	return len(r.Match.Ports) == 0 || slices.ContainsFunc(r.Match.Ports, func(x intent.PortRange) bool {
 		return x.First <= p.ports.Last && p.ports.First <= x.Last
 	})
-}
-
-// origins names the rules of policies with an action, as many as fit a comment.
-func origins(prefix string, is intent.Action, rules []intent.Rule, about *portsOf) string {
-	const room = 112 // of 127 bytes, for " and 12345 more"
-	text, more := prefix, 0
-	var before string
-	for _, r := range rules {
-		if r.Action != is || !about.concerns(r) {
-			continue
-		}
-		name := originText(r.Origin)
-		switch {
-		case name == before:
-		case before == "":
-			text += name
-		case more == 0 && len(text)+len(name)+2 <= room:
-			text += ", " + name
-		default:
-			more++
-		}
-		before = name
-	}
-	if more > 0 {
-		text += fmt.Sprintf(" and %d more", more)
-	}
-	return text
-}
-
-// originText is "NetworkPolicy default/web rule 2": at most 101 bytes.
-func originText(o intent.RuleOrigin) string {
-	name := o.Name
-	if o.Namespace != "" {
-		name = o.Namespace + "/" + name
-	}
-	what := "isolates"
-	if o.Index >= 0 {
-		what = fmt.Sprintf("rule %d", o.Index)
-	}
-	kind := label(o.Kind)
-	name = label(name)
-	return kind[:min(len(kind), 20)] + " " + name[:min(len(name), 62)] + " " + what
 }

@@ -60,12 +60,6 @@ type Options struct {
 	Adopting bool
 }
 
-// State is what a table was made of, so that the next one can share what is the same.
-// It is never changed.
-type State struct {
-	lists map[string]*listed // by ID
-}
-
 // Render computes the table.
 func Render(n intent.Node, o Options) nft.Table {
 	t, _ := RenderAfter(nil, n, o)
