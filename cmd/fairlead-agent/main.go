@@ -12,9 +12,9 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"os"
 	"os/signal"
@@ -67,11 +67,20 @@ func command() *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error { return run(cmd.Context(), path) },
 	}
 	root.PersistentFlags().StringVar(&path, "config", "/etc/fairlead/agent.yaml", "configuration file")
-	root.AddCommand(&cobra.Command{
-		Use: "admin PATH", Short: "Ask the running agent and print its answer as JSON", Args: cobra.ExactArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error { return ask(cmd.Context(), path, args[0]) },
-	}, installCommand(), uninstallCommand(&path), pauseCommand())
+	root.AddCommand(adminCommand(&path), installCommand(), uninstallCommand(&path), pauseCommand())
 	return root
+}
+
+func adminCommand(config *string) *cobra.Command {
+	var untilEOF bool
+	c := &cobra.Command{
+		Use: "admin PATH", Short: "Ask the running agent and print its answer: JSON, of a capture a pcap file", Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return ask(cmd.Context(), *config, args[0], untilEOF)
+		},
+	}
+	c.Flags().BoolVar(&untilEOF, "until-eof", false, "end when standard input ends")
+	return c
 }
 
 // load reads the configuration and checks that we may do what it asks.
@@ -141,19 +150,31 @@ func openStore(c config.Datastore, log *slog.Logger) (datastore.Store, error) {
 	})
 }
 
-func ask(ctx context.Context, path, request string) error {
+// ask prints the answer to a request as it comes. With untilEOF it ends when standard input
+// does: one who asks from afar has left then.
+func ask(ctx context.Context, path, request string, untilEOF bool) error {
 	c, err := config.LoadAgent(path)
 	if err != nil {
 		return err
 	}
 	client := admin.NewClient(filepath.Join(c.RunDir, "admin.sock"))
 	defer client.Close()
-	var answer json.RawMessage
-	if err := client.Get(ctx, request, &answer); err != nil {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	if untilEOF {
+		go func() { // It ends with the process.
+			_, _ = io.Copy(io.Discard, os.Stdin)
+			cancel()
+		}()
+	}
+	note, err := client.Stream(ctx, request, os.Stdout)
+	if note != "" {
+		fmt.Fprintln(os.Stderr, "fairlead-agent:", note)
+	}
+	if err != nil && !errors.Is(err, admin.ErrStopped) {
 		return runFailure{err}
 	}
-	_, err = fmt.Printf("%s\n", answer)
-	return err
+	return nil
 }
 
 func uninstall(ctx context.Context, path string) (err error) {

@@ -155,7 +155,7 @@ func serve(ctx context.Context, c config.Controller, subnet *v1alpha1.Subnet, st
 	ctl, err := controller.New(controller.Config{
 		// A restarted process is another candidate than its former life.
 		Store: store, Identity: c.Identity + "-" + rand.Text()[:8],
-		Grace: c.VanishedNodeGrace.Duration, DefaultSubnet: subnet,
+		Grace: c.VanishedNodeGrace.Duration, DefaultSubnet: subnet, NodeConditions: c.Datastore.Kubernetes != nil,
 		LeaseDuration: c.LeaderElection.LeaseDuration.Duration, RenewDeadline: c.LeaderElection.RenewDeadline.Duration,
 		RetryPeriod: c.LeaderElection.RetryPeriod.Duration,
 		Logger:      logger, Health: states, Metrics: controller.NewMetrics(registry),

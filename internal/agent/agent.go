@@ -76,6 +76,7 @@ type Agent struct {
 	announcer   *announcer
 	underlay    *underlayWatch
 	foreign     foreignLog
+	captures    captures
 
 	// compiled is the cache of the compiler, used from the loop's goroutine only.
 	compiled *decide.State
@@ -186,7 +187,7 @@ func (a *Agent) cniServer() *cni.Server {
 }
 
 func (a *Agent) adminServer() *admin.Server {
-	return &admin.Server{Socket: filepath.Join(a.RunDir, "admin.sock"), Log: a.Logger.With("component", "admin"), Handlers: a.handlers()}
+	return &admin.Server{Socket: filepath.Join(a.RunDir, "admin.sock"), Log: a.Logger.With("component", "admin"), Handlers: a.handlers(), Streams: a.streams()}
 }
 
 // watchPlane repairs what others change, as soon as the kernel tells.

@@ -32,6 +32,7 @@ func (a *Agent) handlers() map[string]admin.Handler {
 		"GET /v1/journal":     a.serveJournal,
 		"GET /v1/explain":     a.serveExplain,
 		"GET /v1/flows":       a.serveFlows,
+		"GET /v1/tables":      a.serveTables,
 	}
 }
 

@@ -28,7 +28,7 @@ const (
 // agentOf is the agent of a node.
 type agentOf struct {
 	node   string
-	client *admin.Client
+	client door
 }
 
 // answer is what the agent of one node said.

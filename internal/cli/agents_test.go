@@ -2,11 +2,9 @@ package cli
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"net/netip"
 	"net/url"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -123,73 +121,5 @@ func TestLocalAgent(t *testing.T) {
 	}
 	if _, err := localAgent(t.Context(), filepath.Join(c.dir, "nobody.sock"), nil); err == nil || !strings.Contains(err.Error(), "run the command on the node") {
 		t.Errorf("no agent: %v", err)
-	}
-}
-
-func TestDiag(t *testing.T) {
-	c := wellAndSick(t)
-	c.loadFile("cluster.yaml")
-	file := filepath.Join(c.dir, "bundle.json")
-	r := c.run("diag", "-o", file)
-	if r.code != 0 || !strings.HasPrefix(r.out, "DIR/bundle.json: ") || !strings.HasSuffix(r.out, " bytes, 2 nodes\n") {
-		t.Fatalf("%+v", r)
-	}
-	if !strings.Contains(r.err, "not in the bundle: node node-2: GET /v1/journal: this agent does not know the request") {
-		t.Errorf("what is missing is not named: %s", r.err)
-	}
-	info, err := os.Stat(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if info.Mode().Perm() != 0o600 {
-		t.Errorf("mode %o, want 600", info.Mode().Perm())
-	}
-	raw, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var b bundle
-	if err := json.Unmarshal(raw, &b); err != nil {
-		t.Fatal(err)
-	}
-	if b.Version != "v1.2.3" || !b.Time.Equal(now) || b.Cluster == nil || len(b.Cluster.Nodes) != 2 || b.Nodes["node-1"]["journal"] == nil ||
-		len(b.Objects["Subnet"]) != 2 || len(b.Objects["VPC"]) != 1 || len(b.Objects["IPBlock"]) != 2 || len(b.Objects["NodeNetwork"]) != 2 || len(b.Objects["NetNamespace"]) != 2 || len(b.Errors) == 0 {
-		t.Errorf("the bundle lacks something:\n%s", raw)
-	}
-	if strings.Contains(string(raw), "probe") {
-		t.Error("the bundle holds the specification of a pod")
-	}
-
-	// A dead agent is named once.
-	c.sockets["node-3"] = filepath.Join(c.dir, "nobody.sock")
-	second := filepath.Join(c.dir, "second.json")
-	if r := c.run("diag", "-o", second); r.code != 0 || strings.Count(r.err, "node node-3") != 1 {
-		t.Errorf("with a dead agent: %+v", r)
-	}
-	delete(c.sockets, "node-3")
-
-	// Nothing is overwritten, and a failure leaves nothing behind.
-	if r := c.run("diag", "-o", file); r.code != exitFailed || !strings.Contains(r.err, "an existing file is not overwritten") {
-		t.Errorf("a second time: %+v", r)
-	}
-	if again, err := os.ReadFile(file); err != nil || string(again) != string(raw) {
-		t.Errorf("the file was changed (%v)", err)
-	}
-	empty := newCluster(t)
-	empty.open = nothing
-	file = filepath.Join(empty.dir, "bundle.json")
-	if r := empty.run("diag", "-o", file); r.code != exitFailed || !strings.Contains(r.err, "there is no lab") || !strings.Contains(r.err, "there are no agents") {
-		t.Errorf("neither datastore nor agents: %+v", r)
-	}
-	if _, err := os.Stat(file); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("a failure leaves a file behind (%v)", err)
-	}
-	// One of them is enough.
-	c.open = nothing
-	if r := c.run("diag", "-o", file); r.code != 0 || !strings.Contains(r.err, "not in the bundle: there is no lab") {
-		t.Errorf("agents only: %+v", r)
-	}
-	if r := c.run("diag"); r.code != exitUsage {
-		t.Errorf("without a file: %+v", r)
 	}
 }

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"os"
@@ -11,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/fairlead-sdn/fairlead/internal/datastore"
 )
@@ -50,7 +52,7 @@ or a bad value names its document and path. A directory stands for its .yaml, .y
 		},
 	}
 	cmd.Flags().StringArrayVarP(&files, "filename", "f", nil, "file, directory, or - for standard input; may be repeated")
-	cmd.Flags().StringVarP(&namespace, "namespace", "n", "default", "namespace of objects that name none")
+	cmd.Flags().StringVarP(&namespace, "namespace", "n", "", "namespace of objects that name none (default: the context's, or \"default\")")
 	cmd.Flags().BoolVar(&check, "dry-run", false, "only check the objects, change nothing")
 	return cmd
 }
@@ -59,6 +61,10 @@ or a bad value names its document and path. A directory stands for its .yaml, .y
 func (a *app) read(files []string, namespace string) ([]manifest, error) {
 	if len(files) == 0 {
 		return nil, usagef("say what to read with -f FILE (a directory, or - for standard input)")
+	}
+	namespace, err := a.namespace(namespace)
+	if err != nil {
+		return nil, err
 	}
 	var out []manifest
 	for _, f := range files {
@@ -119,7 +125,7 @@ func (a *app) readOne(path, namespace string) (manifest, error) {
 	if len(objects) == 0 {
 		return manifest{}, usagef("%s holds no object", name)
 	}
-	datastore.DefaultNamespace(objects, namespace)
+	datastore.DefaultNamespace(objects, cmp.Or(namespace, metav1.NamespaceDefault))
 	return manifest{name: name, objects: objects}, nil
 }
 

@@ -125,7 +125,7 @@ Try it without a cluster (as root):
 	a.flags.register(root)
 	root.AddCommand(
 		a.labCommand(), a.getCommand(), a.applyCommand(), a.deleteCommand(), a.statusCommand(), a.nodeCommand(),
-		a.eventsCommand(), a.ipamCommand(), a.tenantCommand(), a.policyCommand(), a.auditCommand(), a.journalCommand(), a.diagCommand(),
+		a.eventsCommand(), a.ipamCommand(), a.tenantCommand(), a.policyCommand(), a.auditCommand(), a.journalCommand(), a.captureCommand(), a.diagCommand(), a.preflightCommand(),
 		a.configCommand(), a.versionCommand(),
 	)
 	root.InitDefaultHelpCmd()

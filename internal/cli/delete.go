@@ -31,7 +31,7 @@ func (a *app) deleteCommand() *cobra.Command {
 		},
 	}
 	cmd.Flags().StringArrayVarP(&files, "filename", "f", nil, "delete what these files describe")
-	cmd.Flags().StringVarP(&namespace, "namespace", "n", "default", "namespace of objects that name none")
+	cmd.Flags().StringVarP(&namespace, "namespace", "n", "", "namespace of objects that name none (default: the context's, or \"default\")")
 	cmd.Flags().BoolVar(&o.ignore, "ignore-not-found", false, "what is not there is no error")
 	cmd.Flags().BoolVar(&o.force, "force", false, "delete a Subnet whose addresses pods have, or a VPC that has Subnets: the pods lose their network")
 	return cmd
@@ -69,6 +69,9 @@ func (a *app) targets(files []string, namespace string, args []string) ([]target
 	kind, err := datastore.ParseKind(args[0])
 	if err != nil {
 		return nil, usageError{err}
+	}
+	if namespace, err = a.namespace(namespace); err != nil {
+		return nil, err
 	}
 	var out []target
 	for _, name := range args[1:] {

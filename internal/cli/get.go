@@ -18,6 +18,7 @@ import (
 
 func (a *app) getCommand() *cobra.Command {
 	var namespace, node string
+	var everywhere bool
 	cmd := &cobra.Command{
 		Use: "get KIND [NAME]", Short: "List objects, or show one", Args: cobra.RangeArgs(1, 2),
 		Long: `List objects of a kind, or show one. NAME may be NAMESPACE/NAME.
@@ -27,8 +28,8 @@ asks the nodes' agents how packets reach the other nodes, or the one that is nam
 		ValidArgsFunction: a.completeObject,
 	}
 	format := outputFlag(cmd)
-	cmd.Flags().BoolP("all-namespaces", "A", false, "objects of all namespaces, which is the default; for hands that are used to kubectl")
-	cmd.Flags().StringVarP(&namespace, "namespace", "n", "", "only objects of this namespace; with NAME, its namespace (default \"default\")")
+	cmd.Flags().BoolVarP(&everywhere, "all-namespaces", "A", false, "objects of all namespaces: the default, but for a cluster")
+	cmd.Flags().StringVarP(&namespace, "namespace", "n", "", "only objects of this namespace; with NAME, its namespace (default: the context's; without one, all, and with NAME \"default\")")
 	cmd.MarkFlagsMutuallyExclusive("all-namespaces", "namespace")
 	cmd.Flags().StringVar(&node, "node", "", "with peers: only as this node sees them")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
@@ -45,6 +46,11 @@ asks the nodes' agents how packets reach the other nodes, or the one that is nam
 		if err != nil {
 			return usageError{err}
 		}
+		if r, err := datastore.Lookup(kind); err == nil && r.Namespaced && !everywhere {
+			if namespace, err = a.namespace(namespace); err != nil {
+				return err
+			}
+		}
 		return a.withStore(cmd.Context(), func(ctx context.Context, s datastore.Store) error {
 			if len(args) == 2 {
 				return a.getOne(ctx, s, kind, namespace, args[1], format)
@@ -57,10 +63,18 @@ asks the nodes' agents how packets reach the other nodes, or the one that is nam
 
 func (a *app) eventsCommand() *cobra.Command {
 	var namespace string
+	var everywhere bool
 	cmd := &cobra.Command{Use: "events", Short: "List events: what is wrong with objects that have no status", Args: noArgs}
 	format := outputFlag(cmd)
-	cmd.Flags().StringVarP(&namespace, "namespace", "n", "", "only events of this namespace")
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+	cmd.Flags().StringVarP(&namespace, "namespace", "n", "", "only events of this namespace (default: the context's; without one, all)")
+	cmd.Flags().BoolVarP(&everywhere, "all-namespaces", "A", false, "events of all namespaces: the default, but for a cluster")
+	cmd.MarkFlagsMutuallyExclusive("all-namespaces", "namespace")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) (err error) {
+		if !everywhere {
+			if namespace, err = a.namespace(namespace); err != nil {
+				return err
+			}
+		}
 		return a.withStore(cmd.Context(), func(ctx context.Context, s datastore.Store) error {
 			return a.getAll(ctx, s, datastore.KindEvent, namespace, format)
 		})

@@ -14,10 +14,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/go-logr/logr"
 	"github.com/google/go-cmp/cmp"
 	"go.uber.org/goleak"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
 
 	"github.com/fairlead-sdn/fairlead/internal/datastore"
 	"github.com/fairlead-sdn/fairlead/internal/datastore/memory"
@@ -26,7 +28,11 @@ import (
 
 var update = flag.Bool("update", false, "rewrite the golden files")
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	klog.SetLogger(logr.Discard()) // what servers of tests have to say
+	// client-go's ping of a WebSocket notices up to five seconds late that it is closed.
+	goleak.VerifyTestMain(m, goleak.IgnoreTopFunction("k8s.io/client-go/tools/remotecommand.(*heartbeat).start"))
+}
 
 // The objects of a cluster are made at created, commands are run at now.
 var (
@@ -118,8 +124,13 @@ func (c *cluster) write(name, text string) string {
 // serve runs the admin server of a node until the test ends.
 func (c *cluster) serve(node string, handlers map[string]admin.Handler) {
 	c.t.Helper()
+	c.serveStreams(node, handlers, nil)
+}
+
+func (c *cluster) serveStreams(node string, handlers map[string]admin.Handler, streams map[string]admin.Stream) {
+	c.t.Helper()
 	path := filepath.Join(c.dir, node+".sock")
-	s := &admin.Server{Socket: path, Log: slog.New(slog.DiscardHandler), Handlers: handlers}
+	s := &admin.Server{Socket: path, Log: slog.New(slog.DiscardHandler), Handlers: handlers, Streams: streams}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- s.Run(ctx) }()

@@ -59,7 +59,7 @@ or if a node could not be asked for its flows.`,
 	}
 	format := outputFlag(cmd)
 	cmd.Flags().StringArrayVarP(&files, "filename", "f", nil, "file, directory, or - for standard input; may be repeated")
-	cmd.Flags().StringVarP(&namespace, "namespace", "n", "default", "namespace of objects that name none")
+	cmd.Flags().StringVarP(&namespace, "namespace", "n", "", "namespace of objects that name none (default: the context's, or \"default\")")
 	cmd.Flags().BoolVar(&remove, "delete", false, "look at what deleting the objects would do")
 	cmd.Flags().BoolVar(&noFlows, "no-flows", false, "do not ask nodes for flows")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {

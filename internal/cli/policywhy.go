@@ -105,7 +105,7 @@ code is 3.`,
 		Example: "  fairlead policy why shop/web shop/db:5432/TCP",
 	}
 	format := outputFlag(cmd)
-	cmd.Flags().StringVarP(&namespace, "namespace", "n", "", "namespace of names that say none (default \"default\")")
+	cmd.Flags().StringVarP(&namespace, "namespace", "n", "", "namespace of names that say none (default: the context's, or \"default\")")
 	cmd.ValidArgsFunction = func(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 		if len(args) > 0 {
 			return nil, cobra.ShellCompDirectiveNoFileComp
@@ -115,6 +115,9 @@ code is 3.`,
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		text, t, err := splitTarget(args[1])
 		if err != nil {
+			return err
+		}
+		if namespace, err = a.namespace(namespace); err != nil {
 			return err
 		}
 		var r *whyReport

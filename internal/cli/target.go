@@ -35,6 +35,8 @@ type targetFlags struct {
 	// "kubectl fairlead", where they have defaults.
 	kubeconfig, context string
 	plugin              bool
+	// agentNamespace is where the agents' pods of a cluster are.
+	agentNamespace string
 }
 
 // isPlugin tells whether the program is called by kubectl.
@@ -79,6 +81,7 @@ func (f *targetFlags) register(root *cobra.Command) {
 	p.StringVar(&f.prefix, "etcd-prefix", etcd.DefaultPrefix, "prefix of Fairlead's keys in etcd")
 	p.StringVar(&f.kubeconfig, "kubeconfig", "", "kubeconfig of a cluster, instead of a lab (default with --context and as a plugin of kubectl: as kubectl's)")
 	p.StringVar(&f.context, "context", "", "context of the kubeconfig (default: its current one)")
+	p.StringVar(&f.agentNamespace, "agent-namespace", defaultAgentNamespace, "namespace of the agents' pods in a cluster")
 	// The only mistake is a flag that does not exist, which a test finds.
 	_ = root.RegisterFlagCompletionFunc("lab", func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 		labs, err := lab.List(f.root)
@@ -161,18 +164,25 @@ func (a *app) useStore(ctx context.Context, f func(context.Context, datastore.St
 	return f(ctx, store)
 }
 
-// targetAgents returns a client for the agent of each node that is named, or of every
-// node. Outside a lab only the agent of this very host can be asked.
+// targetAgents returns a door to the agent of each node that is named, or of every node:
+// in a lab its socket, in a cluster its pod. With an etcd alone only the agent of this very
+// host can be asked.
 func (a *app) targetAgents(ctx context.Context, names []string) ([]agentOf, error) {
 	if err := a.flags.check(); err != nil {
 		return nil, err
 	}
-	if len(a.flags.etcd) > 0 || a.flags.kubernetes() {
+	switch {
+	case len(a.flags.etcd) > 0:
 		return localAgent(ctx, claims.AdminSocket, names)
+	case a.flags.kubernetes():
+		return a.clusterAgents(ctx, names)
 	}
 	l, err := a.openLab()
 	if errors.Is(err, lab.ErrNotFound) && kube.InPod() {
-		return localAgent(ctx, claims.AdminSocket, names)
+		if _, err := os.Stat(claims.AdminSocket); err == nil { // This is an agent's pod.
+			return localAgent(ctx, claims.AdminSocket, names)
+		}
+		return a.clusterAgents(ctx, names)
 	}
 	if err != nil {
 		return nil, err
@@ -203,17 +213,17 @@ func (a *app) targetAgents(ctx context.Context, names []string) ([]agentOf, erro
 // localAgent asks the agent of this host which node it is.
 func localAgent(ctx context.Context, socket string, names []string) ([]agentOf, error) {
 	if len(names) > 1 {
-		return nil, usagef("outside a lab only the agent of this host can be asked: name one node, or none")
+		return nil, usagef("with --etcd, and in an agent's pod, only the agent of this host can be asked: name one node, or none")
 	}
 	client := admin.NewClient(socket)
 	var s admin.Status
 	if err := client.Get(ctx, "/v1/status", &s); err != nil {
 		client.Close()
-		return nil, fmt.Errorf("outside a lab only the agent of this host can be asked: run the command on the node: %w", err)
+		return nil, fmt.Errorf("with --etcd, and in an agent's pod, only the agent of this host can be asked: run the command on the node: %w", err)
 	}
 	if len(names) == 1 && names[0] != s.Node {
 		client.Close()
-		return nil, usagef("outside a lab only the agent of this host can be asked, and this is %s: run the command on %s", s.Node, names[0])
+		return nil, usagef("with --etcd, and in an agent's pod, only the agent of this host can be asked, and this is %s: run the command on %s", s.Node, names[0])
 	}
 	return []agentOf{{node: s.Node, client: client}}, nil
 }

@@ -4,6 +4,7 @@ import (
 	"maps"
 	"sync"
 
+	corev1 "k8s.io/api/core/v1"
 	policyv1beta1 "sigs.k8s.io/network-policy-api/apis/v1beta1"
 
 	"github.com/fairlead-sdn/fairlead/api/v1alpha1"
@@ -22,16 +23,22 @@ type cache struct {
 	nodeNetworks  map[string]*v1alpha1.NodeNetwork
 	netNamespaces map[string]*v1alpha1.NetNamespace
 	policies      map[string]*policyv1beta1.ClusterNetworkPolicy
-	changed       chan struct{}
+	// nodes is nil if their conditions are not the controller's.
+	nodes   map[string]plan.Node
+	changed chan struct{}
 }
 
-func newCache() *cache {
-	return &cache{
+func newCache(nodes bool) *cache {
+	c := &cache{
 		vpcs: map[string]*v1alpha1.VPC{}, subnets: map[string]*v1alpha1.Subnet{},
 		nodeNetworks: map[string]*v1alpha1.NodeNetwork{}, netNamespaces: map[string]*v1alpha1.NetNamespace{},
 		policies: map[string]*policyv1beta1.ClusterNetworkPolicy{},
 		changed:  make(chan struct{}),
 	}
+	if nodes {
+		c.nodes = map[string]plan.Node{}
+	}
+	return c
 }
 
 // seen takes what the world holds already.
@@ -49,6 +56,12 @@ func (c *cache) seen(_ world.Kind, o datastore.Object) {
 		c.netNamespaces[o.Name] = o
 	case *policyv1beta1.ClusterNetworkPolicy:
 		c.policies[o.Name] = o
+	case *corev1.Node:
+		n := plan.NodeOf(o)
+		if c.nodes == nil || c.nodes[o.Name].Same(n) {
+			return // A kubelet tells much that is not about the network.
+		}
+		c.nodes[o.Name] = n
 	default:
 		return
 	}
@@ -65,7 +78,7 @@ func (c *cache) objects() (plan.Objects, <-chan struct{}) {
 	return plan.Objects{
 		VPCs: maps.Clone(c.vpcs), Subnets: maps.Clone(c.subnets),
 		NodeNetworks: maps.Clone(c.nodeNetworks), NetNamespaces: maps.Clone(c.netNamespaces),
-		ClusterNetworkPolicies: maps.Clone(c.policies),
+		ClusterNetworkPolicies: maps.Clone(c.policies), Nodes: maps.Clone(c.nodes),
 	}, c.changed
 }
 
@@ -79,6 +92,7 @@ func (c *cache) forget(objects plan.Objects, snap *world.Snapshot) {
 	forget(c.nodeNetworks, objects.NodeNetworks, snap.NodeNetworks)
 	forget(c.netNamespaces, objects.NetNamespaces, snap.NetNamespaces)
 	forget(c.policies, objects.ClusterNetworkPolicies, snap.ClusterNetworkPolicies)
+	forget(c.nodes, objects.Nodes, snap.Nodes)
 }
 
 func forget[O comparable, W any](cached, seen map[string]O, table world.Table[*W]) {

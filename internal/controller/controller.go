@@ -39,6 +39,9 @@ type Config struct {
 	Grace time.Duration
 	// DefaultSubnet is created if there is no Subnet of its name; nil creates none.
 	DefaultSubnet *v1alpha1.Subnet
+	// NodeConditions says that there are kubelets and a scheduler: Nodes get the condition
+	// NetworkUnavailable.
+	NodeConditions bool
 	// LeaseDuration, RenewDeadline and RetryPeriod of the election; 0 means the defaults
 	// of package lease.
 	LeaseDuration, RenewDeadline, RetryPeriod time.Duration
@@ -64,7 +67,7 @@ func New(c Config) (*Controller, error) {
 	case c.Grace <= 0:
 		return nil, fmt.Errorf("controller: the grace period %s is not positive", c.Grace)
 	}
-	ctl := &Controller{Config: c, world: world.NewStore(nil), cache: newCache()}
+	ctl := &Controller{Config: c, world: world.NewStore(nil), cache: newCache(c.NodeConditions)}
 	f, err := feed.New(feed.Config{Store: c.Store, World: ctl.world, Logger: c.Logger, Seen: ctl.cache.seen})
 	if err != nil {
 		return nil, err

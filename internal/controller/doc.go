@@ -15,5 +15,6 @@
 //     on is really gone.
 //   - A datastore that is away is waited for.
 //
-// It never writes an object of a living node, and touches no kernel.
+// It never writes an object of a living node but the condition NetworkUnavailable of its
+// Node, and touches no kernel.
 package controller

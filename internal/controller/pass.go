@@ -175,6 +175,8 @@ func (t *term) do(ctx context.Context, w plan.Write) error {
 		err = t.Store.Delete(ctx, w.Kind, w.Key, datastore.Preconditions{UID: w.UID})
 	case plan.Release:
 		err = t.release(ctx, w)
+	case plan.SetCondition:
+		err = t.setCondition(ctx, w)
 	}
 	if w.Kind == datastore.KindEvent {
 		t.noteEvent(ctx, w, stored, err)

@@ -156,7 +156,7 @@ func (t *term) load(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	list, err := t.Store.List(ctx, datastore.KindEvent)
+	list, err := t.ownEvents(ctx)
 	if err != nil {
 		return fmt.Errorf("list Events: %w", err)
 	}
@@ -167,6 +167,15 @@ func (t *term) load(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// ownEvents lists the controller's Events. A cluster has many of others, which are not read
+// where the datastore can tell them apart.
+func (t *term) ownEvents(ctx context.Context) (datastore.List, error) {
+	if s, ok := t.Store.(datastore.Selective); ok {
+		return s.ListWhere(ctx, datastore.KindEvent, "source", plan.Component)
+	}
+	return t.Store.List(ctx, datastore.KindEvent)
 }
 
 func (t *term) loadRecord(ctx context.Context) error {

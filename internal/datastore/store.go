@@ -126,6 +126,13 @@ type Pager interface {
 	Pages(ctx context.Context, kind Kind, page func(first bool, objects []Object)) (resourceVersion string, err error)
 }
 
+// Selective is a Store that can list the few objects of a kind of which one field has a
+// value, without reading the others. Fields are those of the API's field selectors, such
+// as "source" of Events.
+type Selective interface {
+	ListWhere(ctx context.Context, kind Kind, field, value string) (List, error)
+}
+
 // Check compares the preconditions with the stored object: IsConflict if they fail.
 func (p Preconditions) Check(r *Resource, stored Object) error {
 	if p.UID != "" && p.UID != stored.GetUID() {

@@ -92,6 +92,16 @@ func (d *Driver) auditPort(ctx context.Context, s *shadow, p linux.Port) ([]appl
 // in bytes. It changes nothing, and what the pod's own people added is no
 // difference.
 func (d *Driver) CheckPort(ctx context.Context, ip intent.Port, mtu int) ([]apply.Difference, error) {
+	return d.checkPort(ctx, ip, mtu, linux.PortRoutes)
+}
+
+// CheckLinks is CheckPort without routes: for who has the node's end of a port in a
+// bridge.
+func (d *Driver) CheckLinks(ctx context.Context, ip intent.Port, mtu int) ([]apply.Difference, error) {
+	return d.checkPort(ctx, ip, mtu, func(linux.Port) []linux.Route { return nil })
+}
+
+func (d *Driver) checkPort(ctx context.Context, ip intent.Port, mtu int, routes func(linux.Port) []linux.Route) ([]apply.Difference, error) {
 	p, err := linux.RenderPort(ip, mtu)
 	if err != nil {
 		return nil, fmt.Errorf("check %s: %w", p.Ref, err)
@@ -113,7 +123,7 @@ func (d *Driver) CheckPort(ctx context.Context, ip intent.Port, mtu int) ([]appl
 			out = append(out, c.diff)
 		}
 	}
-	for _, r := range linux.PortRoutes(p) {
+	for _, r := range routes(p) {
 		have, ok := s.routes[routeKey{r.Dst, r.Metric}]
 		if !ok || len(have.hops) != 1 || have.hops[0].index != host.index {
 			diff := apply.Difference{Subsystem: "route", Object: r.Dst.String(), Problem: problem(ok), Want: "dev " + p.HostName}

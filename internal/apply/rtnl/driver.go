@@ -200,6 +200,14 @@ func (d *Driver) reportSettings() {
 	}
 }
 
+// Reread makes the next half of an Apply read the kernel anew, without telling of what it
+// finds: its caller has changed something beside the Driver, of which routes make use.
+func (d *Driver) Reread() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.stale = true
+}
+
 // Prepare reads back what must be read, and makes links with nothing on them that
 // could carry traffic: the tunnel, and the pairs of new ports, set up inside of
 // the pods, their host's ends down. Links of ports that are not wanted any more

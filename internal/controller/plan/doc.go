@@ -5,7 +5,8 @@
 //
 // It owns: the VPC and the Subnet called "default", the VNIs of VPCs, NetNamespaces
 // and their VNIs, the status of VPCs and Subnets, its own conditions of
-// ClusterNetworkPolicies, the Events, and whatever a vanished node has left behind. What
+// ClusterNetworkPolicies, the condition NetworkUnavailable of Nodes, the Events, and whatever a
+// vanished node has left behind. What
 // conditions and Events say about VPCs, Subnets and tenants is what packages
 // decide/tenancy and decide/addressing decide; about policies, what the oracle reads.
 //

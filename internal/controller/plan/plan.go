@@ -34,6 +34,8 @@ type Objects struct {
 	NetNamespaces map[string]*v1alpha1.NetNamespace
 	// ClusterNetworkPolicies are read, and their conditions of ours are written.
 	ClusterNetworkPolicies map[string]*policyv1beta1.ClusterNetworkPolicy
+	// Nodes whose condition NetworkUnavailable is the controller's to write.
+	Nodes map[string]Node
 	// Events that a controller of ours has written.
 	Events map[datastore.Key]*corev1.Event
 }
@@ -82,11 +84,13 @@ const (
 	// Release deletes an IPBlock of a vanished node, by the protocol that makes loans
 	// safe: mark the loans as recalled, then read what the borrowers list.
 	Release
+	// SetCondition sets one condition of a Node, whose status is the kubelet's else.
+	SetCondition
 )
 
 // String is the word used in logs and metrics.
 func (a Action) String() string {
-	return [...]string{"create", "update", "update-status", "delete", "release"}[a]
+	return [...]string{"create", "update", "update-status", "delete", "release", "set-condition"}[a]
 }
 
 // Ref names an object. With a UID it names one life of it.
@@ -102,6 +106,8 @@ type Write struct {
 	Ref
 	// Object to create or update, with the resourceVersion that it was read at.
 	Object datastore.Object
+	// Condition to set.
+	Condition corev1.NodeCondition
 	// Absent must not exist in the datastore when a Delete or Release is carried out.
 	Absent Ref
 	// Why, for the log.
@@ -183,6 +189,7 @@ func Make(in Input) Plan {
 	p.describeVPCs()
 	p.describeSubnets()
 	p.describePolicies()
+	p.describeNodes()
 	p.collect()
 	p.tell()
 	return p.out

@@ -35,7 +35,7 @@ func (s *Store) Pages(ctx context.Context, kind datastore.Kind, page func(first 
 		// Servers refuse what they cannot.
 		s.noStreaming.Store(true)
 	}
-	return s.listPages(ctx, r, page)
+	return s.listPages(ctx, r, "", page)
 }
 
 // streamPages reads the objects as the first events of a watch, up to the bookmark that

@@ -12,6 +12,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
@@ -112,12 +113,22 @@ func (s *Store) Get(ctx context.Context, kind datastore.Kind, key datastore.Key)
 }
 
 // List implements datastore.Store.
-func (s *Store) List(ctx context.Context, kind datastore.Kind) (list datastore.List, err error) {
+func (s *Store) List(ctx context.Context, kind datastore.Kind) (datastore.List, error) {
+	return s.list(ctx, kind, "")
+}
+
+// ListWhere implements datastore.Selective.
+func (s *Store) ListWhere(ctx context.Context, kind datastore.Kind, field, value string) (datastore.List, error) {
+	return s.list(ctx, kind, fields.OneTermEqualSelector(field, value).String())
+}
+
+// list reads the objects that a field selector wants.
+func (s *Store) list(ctx context.Context, kind datastore.Kind, selector string) (list datastore.List, err error) {
 	r, err := datastore.Lookup(kind)
 	if err != nil {
 		return datastore.List{}, err
 	}
-	list.ResourceVersion, err = s.listPages(ctx, r, func(first bool, objects []datastore.Object) {
+	list.ResourceVersion, err = s.listPages(ctx, r, selector, func(first bool, objects []datastore.Object) {
 		if first {
 			list.Items = nil
 		}
@@ -135,9 +146,9 @@ func (s *Store) List(ctx context.Context, kind datastore.Kind) (list datastore.L
 
 // listPages reads at one resourceVersion; if the server forgets that meanwhile it begins
 // anew, a few times.
-func (s *Store) listPages(ctx context.Context, r *datastore.Resource, page func(first bool, objects []datastore.Object)) (rv string, err error) {
+func (s *Store) listPages(ctx context.Context, r *datastore.Resource, selector string, page func(first bool, objects []datastore.Object)) (rv string, err error) {
 	for range 3 {
-		rv, err = s.listOnce(ctx, r, page)
+		rv, err = s.listOnce(ctx, r, selector, page)
 		if !apierrors.IsResourceExpired(err) {
 			break
 		}
@@ -145,7 +156,7 @@ func (s *Store) listPages(ctx context.Context, r *datastore.Resource, page func(
 	return rv, err
 }
 
-func (s *Store) listOnce(ctx context.Context, r *datastore.Resource, page func(first bool, objects []datastore.Object)) (string, error) {
+func (s *Store) listOnce(ctx context.Context, r *datastore.Resource, selector string, page func(first bool, objects []datastore.Object)) (string, error) {
 	for next, first := "", true; ; first = false {
 		out, err := s.scheme.New(listKind(r))
 		if err != nil {
@@ -154,7 +165,7 @@ func (s *Store) listOnce(ctx context.Context, r *datastore.Resource, page func(f
 		missing := false
 		err = s.call(ctx, r, "list "+r.Plural, func(ctx context.Context, c *rest.RESTClient) error {
 			err := to(c.Get(), r, datastore.Key{}).
-				SpecificallyVersionedParams(&metav1.ListOptions{Limit: pageSize, Continue: next}, metav1.ParameterCodec, versionOne).
+				SpecificallyVersionedParams(&metav1.ListOptions{Limit: pageSize, Continue: next, FieldSelector: selector}, metav1.ParameterCodec, versionOne).
 				Do(ctx).Into(out)
 			if missing = optional(r) && unknownResource(err); missing {
 				return nil

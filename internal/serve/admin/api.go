@@ -111,3 +111,11 @@ type Attachment struct {
 	Netns         string       `json:"netns"`
 	MAC           string       `json:"mac"`
 }
+
+// Tables are what an intent renders to on a node's data plane.
+type Tables struct {
+	Node  string `json:"node"`
+	Plane string `json:"plane"`
+	// Text for people: of the linux plane, what nft would list.
+	Text string `json:"text"`
+}

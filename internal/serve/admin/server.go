@@ -35,7 +35,9 @@ type Server struct {
 	Socket string
 	// Handlers by pattern, "GET /v1/status".
 	Handlers map[string]Handler
-	Log      *slog.Logger
+	// Streams by pattern likewise.
+	Streams map[string]Stream
+	Log     *slog.Logger
 }
 
 // Run serves until ctx ends, and returns nil then.
@@ -47,6 +49,9 @@ func (s *Server) Run(ctx context.Context) error {
 	mux := http.NewServeMux()
 	for pattern, h := range s.Handlers {
 		mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) { s.serve(w, r, h) })
+	}
+	for pattern, f := range s.Streams {
+		mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) { s.stream(w, r, f) })
 	}
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
 		write(w, http.StatusNotFound, Failure{Error: fmt.Sprintf("%s %s: this agent does not know the request; is it of an older version?", r.Method, r.URL.Path)})
@@ -112,24 +117,12 @@ func (c *Client) Close() { c.http.CloseIdleConnections() }
 
 // Get asks for a path ("/v1/audit") and decodes the answer.
 func (c *Client) Get(ctx context.Context, path string, into any) error {
-	r, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://agent"+path, nil)
+	answer, err := c.ask(ctx, path)
 	if err != nil {
-		return fmt.Errorf("ask the agent for %s: %w", path, err)
-	}
-	answer, err := c.http.Do(r)
-	if err != nil {
-		return fmt.Errorf("ask the agent for %s (does fairlead-agent run on that node?): %w", path, errors.Unwrap(err))
+		return err
 	}
 	defer answer.Body.Close()
-	body := io.LimitReader(answer.Body, maxAnswer)
-	if answer.StatusCode != http.StatusOK {
-		var f Failure
-		if err := json.NewDecoder(body).Decode(&f); err != nil {
-			return fmt.Errorf("ask the agent for %s: status %s", path, answer.Status)
-		}
-		return errors.New(f.Error)
-	}
-	if err := json.NewDecoder(body).Decode(into); err != nil {
+	if err := json.NewDecoder(io.LimitReader(answer.Body, maxAnswer)).Decode(into); err != nil {
 		return fmt.Errorf("read the agent's answer to %s: %w", path, err)
 	}
 	return nil

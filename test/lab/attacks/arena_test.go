@@ -167,7 +167,7 @@ func (a *arena) watchers() map[string][]*tap {
 func count(taps []*tap, k token) int {
 	n := 0
 	for _, t := range taps {
-		n += t.got(k)
+		n += t.Got(k)
 	}
 	return n
 }
@@ -201,9 +201,9 @@ func (a *arena) repel(from *injector, control func(token) []byte, controlAt stri
 		if x.reason != "" {
 			before = a.drops(x.node)[x.reason]
 		}
-		forged := a.mint.next()
+		forged := a.mint.Next()
 		for range repeats {
-			from.send(a.t, x.frames(forged)...)
+			from.Send(a.t, x.frames(forged)...)
 		}
 		a.arrives(from, control, taps[controlAt], fmt.Sprintf("the control packet behind %q does not arrive at %s", x.name, controlAt))
 		if x.reason != "" {
@@ -226,9 +226,9 @@ func (a *arena) repel(from *injector, control func(token) []byte, controlAt stri
 // arrives sends a packet until a tap sees it.
 func (a *arena) arrives(from *injector, packet func(token) []byte, at []*tap, otherwise string) {
 	a.t.Helper()
-	k := a.mint.next()
+	k := a.mint.Next()
 	labtest.Eventually(a.t, 5*time.Second, func() error {
-		from.send(a.t, packet(k))
+		from.Send(a.t, packet(k))
 		if count(at, k) == 0 {
 			return errors.New(otherwise)
 		}

@@ -51,7 +51,7 @@ func TestScenarioS6ForgedErrors(t *testing.T) {
 			}
 			if who == "node-1" {
 				labtest.Eventually(t, 5*time.Second, func() error {
-					k := a.mint.next()
+					k := a.mint.Next()
 					out := a.Exec("node-1", "bash", "-c", fmt.Sprintf("echo -n %s > /dev/udp/%s/%d", k, own, forgedPort))
 					if count(taps[who], k) == 0 {
 						return fmt.Errorf("the node does not hear that a port of the pod is closed: %s", out)

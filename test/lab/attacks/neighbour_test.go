@@ -59,7 +59,7 @@ func TestScenarioS2Poisoning(t *testing.T) {
 		for _, to := range []packet.MAC{broadcast, claims.GatewayMAC} {
 			if v.Is4() {
 				for _, tpa := range []netip.Addr{v, a.addr("node-1", true), claims.Gateway4} {
-					from.send(t,
+					from.Send(t,
 						ethernet(to, evil, etherARP, arp(1, evil, v, packet.MAC{}, tpa)),
 						ethernet(to, evil, etherARP, arp(2, evil, v, claims.GatewayMAC, tpa)))
 				}
@@ -70,7 +70,7 @@ func TestScenarioS2Poisoning(t *testing.T) {
 					if src == dst {
 						continue
 					}
-					from.send(t, frame(to, evil, advertisement(src, dst, v)), frame(to, evil, solicitation(src, dst, v)))
+					from.Send(t, frame(to, evil, advertisement(src, dst, v)), frame(to, evil, solicitation(src, dst, v)))
 				}
 			}
 		}
@@ -78,7 +78,7 @@ func TestScenarioS2Poisoning(t *testing.T) {
 	// A flood that would fill the node's neighbour table, which all links share.
 	for i := range 512 {
 		src := netip.AddrFrom4([4]byte{198, 18, byte(i >> 8), byte(i)})
-		from.send(t, ethernet(broadcast, evil, etherARP, arp(1, evil, src, packet.MAC{}, a.addr("node-1", true))))
+		from.Send(t, ethernet(broadcast, evil, etherARP, arp(1, evil, src, packet.MAC{}, a.addr("node-1", true))))
 	}
 	// Its own packets under another MAC address.
 	taps := a.watchers()
@@ -156,7 +156,7 @@ func TestScenarioS3FalseRouters(t *testing.T) {
 	var offers []token
 	for _, src := range []netip.Addr{netip.MustParseAddr("fe80::bad"), claims.Gateway6, a.addr(mallory, false)} {
 		for _, to := range []packet.MAC{{0x33, 0x33, 0, 0, 0, 1}, broadcast, claims.GatewayMAC} {
-			from.send(t,
+			from.Send(t,
 				frame(to, evil, routerAdvertisement(src, all)),
 				frame(to, evil, routerAdvertisement(src, a.addr("node-1", false))),
 				frame(to, evil, routerAdvertisement(src, a.addr(near, false))),
@@ -166,12 +166,12 @@ func TestScenarioS3FalseRouters(t *testing.T) {
 	}
 	for _, src := range []netip.Addr{claims.Gateway4, a.addr(mallory, true), a.addr("node-1", true), netip.MustParseAddr("172.30.0.1")} {
 		for _, victim := range []string{"node-1", near, far} {
-			from.send(t, frame(claims.GatewayMAC, evil, redirect4(src, a.addr(victim, true))))
+			from.Send(t, frame(claims.GatewayMAC, evil, redirect4(src, a.addr(victim, true))))
 		}
-		k := a.mint.next()
+		k := a.mint.Next()
 		offers = append(offers, k)
 		everybody := netip.AddrFrom4([4]byte{255, 255, 255, 255})
-		from.send(t, frame(broadcast, evil, ip(src, everybody, protoUDP, udp(src, everybody, 67, 68, offer(k)))))
+		from.Send(t, frame(broadcast, evil, ip(src, everybody, protoUDP, udp(src, everybody, 67, 68, offer(k)))))
 	}
 	for _, is4 := range []bool{true, false} {
 		a.arrives(from, func(k token) []byte { return from.fromPod(a.addr(mallory, is4), a.addr(near, is4), forgedPort, k) },

@@ -1,6 +1,8 @@
 package attacks
 
 import (
+	"compress/gzip"
+	"io"
 	"io/fs"
 	"os"
 	"os/exec"
@@ -87,7 +89,7 @@ spec:
 		return string(out)
 	}
 	out := run("--lab-root", root, "--lab", l.Name(), "diag", "-o", bundle)
-	raw, err := os.ReadFile(bundle)
+	raw, err := gunzip(bundle)
 	if err != nil || len(raw) < 1000 {
 		t.Fatalf("the bundle has %d bytes, %v: %s", len(raw), err, out)
 	}
@@ -120,6 +122,20 @@ spec:
 	if out := run("config", "check", config); out == "" {
 		t.Error("an unknown field is no error")
 	}
+}
+
+// gunzip reads a compressed file.
+func gunzip(path string) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	z, err := gzip.NewReader(f)
+	if err != nil {
+		return nil, err
+	}
+	return io.ReadAll(z)
 }
 
 // verbatim is an answer as it is.
