@@ -40,9 +40,10 @@ bench: packages build ## ratios against baselines, interleaved; docs/benchmarks.
 	$(GO) build -o .cache/bench ./test/bench
 	.cache/bench -bin $(BIN) $(BENCH)
 
-generate: ## deepcopy functions, CRDs, BPF objects
+generate: ## deepcopy functions, CRDs, BPF objects, manifests
 	$(GO) tool -modfile=tools/go.mod controller-gen object paths=./api/... crd output:crd:dir=deploy/crds
 	$(GO) generate ./internal/apply/bpf
+	cd tools/chart && $(GO) run .
 
 lint: ## vet, golangci-lint, govulncheck
 	$(GO) vet ./...
@@ -51,3 +52,40 @@ lint: ## vet, golangci-lint, govulncheck
 
 clean:
 	rm -rf $(BIN)
+
+# A real Kubernetes cluster on this machine (root; docs/kubernetes.md). Its programs are built from their Go modules
+# into the user's cache directory: the first time takes tens of minutes.
+KUBE_PACKAGES := runc conntrack nftables iptables busybox-static iproute2 gcc libc6-dev
+KUBE          := .cache/kubernetes
+NODES         ?= 3
+FOCUS         ?= (\[sig-network\].*\[Conformance\])|Netpol
+
+.PHONY: images kube-packages kube-tool kube-up kube-test kube-bench kube-load kube-down
+
+images: build ## the image of our programs, an OCI archive, without a container engine
+	$(GO) run ./deploy/images -bin $(BIN) -o $(BIN)/fairlead-images.tar
+
+kube-packages:
+	@$(MAKE) --no-print-directory packages PACKAGES="$(KUBE_PACKAGES)"
+
+kube-tool:
+	@mkdir -p .cache
+	$(GO) build -o $(KUBE) ./test/kubernetes
+
+kube-up: kube-packages images kube-tool ## a cluster with Fairlead (NODES=3)
+	$(KUBE) up --nodes $(NODES)
+
+kube-test: kube-tool ## what Kubernetes' own tests say (FOCUS chooses), after checks of our own
+	$(KUBE) smoke
+	$(KUBE) e2e '$(FOCUS)'
+	$(KUBE) cnp
+	$(KUBE) verbs
+
+kube-bench: kube-tool ## how long pods take to be Ready, and ADD's share of it
+	$(KUBE) bench
+
+kube-load: images kube-tool ## upgrade Fairlead on the running cluster to this tree
+	$(KUBE) load
+
+kube-down: kube-tool ## stop the cluster and remove everything of it
+	$(KUBE) down
