@@ -78,6 +78,10 @@ while read -r dir; do
 		echo "did not run: the long tests of $dir: ${left}s of ${budget}s are left"
 		continue
 	fi
-	run "long tests of $dir" . -timeout "${left}s" -run Long -- "./$dir"
+	if [ -f "$dir/go.mod" ]; then
+		run "long tests of $dir" "$dir" -timeout "${left}s" -run Long -- .
+	else
+		run "long tests of $dir" . -timeout "${left}s" -run Long -- "./$dir"
+	fi
 done <.cache/long
 exit $failed

@@ -301,7 +301,9 @@ func writeRaw(t *testing.T, l *labtest.Lab) {
 			object(datastore.KindIPBlock, "", "raw-"+name, map[string]any{"spec": map[string]any{
 				"subnet": "default", "cidr": cidrs[0], "node": "node-1", "allocations": map[string]any{"x": map[string]any{"name": "y"}, "10.128.0.1": nil}, "lent": map[string]any{"banana": "node-2", "10.128.0.2": "../x"},
 			}})
-			object(datastore.KindNetworkPolicy, "before", "raw-"+name, map[string]any{"spec": map[string]any{
+			// Not of the pods that are probed: a policy whose selector nobody can read may
+			// select any pod of its namespace, and isolates them all.
+			object(datastore.KindNetworkPolicy, "raw-policies", "raw-"+name, map[string]any{"spec": map[string]any{
 				"podSelector": map[string]any{"matchLabels": map[string]any{"a b;c": "$(x)"}},
 				"ingress":     []any{map[string]any{"from": []any{map[string]any{"ipBlock": map[string]any{"cidr": cidrs[0], "except": cidrs}}}, "ports": []any{map[string]any{"port": -1, "endPort": 99999}, map[string]any{"port": "`x`", "protocol": "BANANA"}}}},
 			}})
