@@ -17,14 +17,25 @@ import (
 
 // Packet mark (fwmark, skb->mark), 32 bits:
 //
-//	bit 31 30 29 28 27 26 | 25 .. 16        | 15 14      | 13 .. 0
-//	    free              | VNI bits 23..14 | kube-proxy | VNI bits 13..0
+//	bit 31   | 30 29 | 28    | 27     | 26      | 25 .. 16        | 15 14      | 13 .. 0
+//	    free | try   | learn | tunnel | checked | VNI bits 23..14 | kube-proxy | VNI bits 13..0
 //
 // kube-proxy owns 0x4000 (masquerade) and 0x8000 (drop), so the 24 bits of the
-// VNI lie around them.
+// VNI lie around them. What comes from a pod or from the wire has all our bits from
+// our own programs, whatever it bore before.
 const (
 	// MarkVNIMask covers the bits that carry the source tenant's VNI.
 	MarkVNIMask uint32 = 0x03ff_3fff
+	// MarkChecked is set by the programs on ports and on the tunnel device: what comes
+	// from there without it has not met them.
+	MarkChecked uint32 = 1 << 26
+	// MarkTunnel is set by the program on the tunnel device for the packets around what
+	// leaves by it.
+	MarkTunnel uint32 = 1 << 27
+	// MarkLearn is set by the filter for packets that the flow cache may learn from, of
+	// those with a bit of MarkTry, by which the programs ask it to.
+	MarkLearn uint32 = 1 << 28
+	MarkTry   uint32 = 3 << 29
 	// MarkKubeProxy are the bits that are never ours.
 	MarkKubeProxy uint32 = 0x0000_c000
 )
@@ -47,8 +58,6 @@ const (
 	CTJudged uint32 = 1 << 28
 	// CTCut marks a flow that a later change denied, tested before "established".
 	CTCut uint32 = 1 << 29
-	// CTFlowCache is kept for flows that bypass the slow path.
-	CTFlowCache uint32 = 1 << 30
 )
 
 // Netlink numbers.

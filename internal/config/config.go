@@ -65,8 +65,9 @@ type Agent struct {
 	// NODE_NAME, as a DaemonSet sets it, else the host name.
 	Node      string    `json:"node,omitempty"`
 	Datastore Datastore `json:"datastore"`
-	// Plane is "linux". Default linux.
+	// Plane is PlaneLinux or PlaneOVS. Default linux.
 	Plane    string   `json:"plane,omitempty"`
+	OVS      OVS      `json:"ovs,omitzero"`
 	Underlay Underlay `json:"underlay"`
 	// MTU of pods in bytes; 0 (the default) is the largest that all nodes can carry.
 	MTU int `json:"mtu,omitempty"`
@@ -74,11 +75,29 @@ type Agent struct {
 	StateDir string `json:"stateDir,omitempty"`
 	RunDir   string `json:"runDir,omitempty"`
 	// BPFDir is where the tunnel programs are pinned: below a BPF file system.
-	BPFDir  string  `json:"bpfDir,omitempty"`
-	Metrics Metrics `json:"metrics,omitempty"`
-	Log     Log     `json:"log,omitempty"`
+	BPFDir string `json:"bpfDir,omitempty"`
+	// FlowCache lets established flows between pods pass by the kernel's own path.
+	// Default true.
+	FlowCache *bool   `json:"flowCache,omitempty"`
+	Metrics   Metrics `json:"metrics,omitempty"`
+	Log       Log     `json:"log,omitempty"`
 	// Resync is how often everything is read back from the kernel. Default 5m.
 	Resync Duration `json:"resync,omitempty"`
+}
+
+// The data planes.
+const (
+	PlaneLinux = "linux"
+	PlaneOVS   = "ovs"
+)
+
+// OVS says where the host's Open vSwitch is, for the plane of that name.
+type OVS struct {
+	// RunDir is the directory of its sockets and pid files. Default /var/run/openvswitch.
+	RunDir string `json:"runDir,omitempty"`
+	// Datapath is "system" (the kernel's), "netdev" (in userspace) or "auto", the default:
+	// system if the kernel has the module, else netdev.
+	Datapath string `json:"datapath,omitempty"`
 }
 
 // Controller configures fairlead-controller.
@@ -179,10 +198,15 @@ func LoadAgent(path string) (Agent, error) {
 		}
 		c.Node = strings.ToLower(host)
 	}
-	setDefault(&c.Plane, "linux")
+	setDefault(&c.Plane, PlaneLinux)
+	setDefault(&c.OVS.RunDir, "/var/run/openvswitch")
+	setDefault(&c.OVS.Datapath, "auto")
 	setDefault(&c.StateDir, claims.StateDir)
 	setDefault(&c.RunDir, claims.RunDir)
 	setDefault(&c.BPFDir, claims.BPFPinDir)
+	if c.FlowCache == nil {
+		c.FlowCache = new(true)
+	}
 	setDefault(&c.Log.Level, "info")
 	setDefault(&c.Log.Format, "text")
 	setDefault(&c.Resync.Duration, 5*time.Minute)
@@ -295,8 +319,11 @@ func (c Agent) validate() []error {
 		p.add("node", "%q is not the name of a Node (lower-case letters, digits, '-' and '.')", c.Node)
 	}
 	c.Datastore.validate(&p)
-	if c.Plane != "linux" {
-		p.add("plane", "%q is not supported: want linux", c.Plane)
+	if c.Plane != PlaneLinux && c.Plane != PlaneOVS {
+		p.add("plane", "%q is not supported: want linux or ovs", c.Plane)
+	}
+	if d := c.OVS.Datapath; d != "auto" && d != "system" && d != "netdev" {
+		p.add("ovs.datapath", "%q is not auto, system or netdev", d)
 	}
 	if c.MTU != 0 && (c.MTU < 1280 || c.MTU > 65535) {
 		p.add("mtu", "%d is not 0 (automatic) and not between 1280 and 65535", c.MTU)
@@ -304,7 +331,9 @@ func (c Agent) validate() []error {
 	if len(c.Underlay.Interface) > 15 || strings.ContainsAny(c.Underlay.Interface, "/ \t\n") {
 		p.add("underlay.interface", "%q is not the name of an interface", c.Underlay.Interface)
 	}
-	for _, d := range []struct{ field, path string }{{"stateDir", c.StateDir}, {"runDir", c.RunDir}, {"bpfDir", c.BPFDir}} {
+	for _, d := range []struct{ field, path string }{
+		{"stateDir", c.StateDir}, {"runDir", c.RunDir}, {"bpfDir", c.BPFDir}, {"ovs.runDir", c.OVS.RunDir},
+	} {
 		if !filepath.IsAbs(d.path) {
 			p.add(d.field, "%q is not an absolute path", d.path)
 		}

@@ -11,6 +11,7 @@ import (
 	"pgregory.net/rapid"
 	"sigs.k8s.io/yaml"
 
+	"github.com/fairlead-sdn/fairlead/internal/nftables"
 	"github.com/fairlead-sdn/fairlead/internal/oracle"
 	"github.com/fairlead-sdn/fairlead/internal/packet"
 	"github.com/fairlead-sdn/fairlead/internal/world"
@@ -78,13 +79,14 @@ type trial struct {
 	history []func(cluster) (agreement.Result, error)
 	first   *world.Snapshot
 	now     *world.Snapshot
-	// strayed: what the plane does otherwise ends a trial.
-	strayed bool
+	// ended are the packets of flows that RST or FIN has ended, in either direction: what
+	// comes after them is nobody's promise.
+	ended map[packet.Packet]bool
 }
 
 func agree(t *rapid.T, p plane, s *statistics, most int) {
 	plain := worldtest.Draw(t)
-	c := &trial{T: t, plane: p, statistics: s, people: meet(t, plain)}
+	c := &trial{T: t, plane: p, statistics: s, people: meet(t, plain), ended: map[packet.Packet]bool{}}
 	s.worlds++
 	for i := range rapid.IntRange(1, 3).Draw(t, "times of policy") {
 		if i > 0 && rapid.Bool().Draw(t, "tenants change") {
@@ -96,7 +98,7 @@ func agree(t *rapid.T, p plane, s *statistics, most int) {
 		c.become(worldtest.DrawPolicies(t, plain), i == 0)
 		for _, seed := range rapid.SliceOfN(rapid.Uint64(), most/4, most).Draw(t, "packets") {
 			shot := c.people.packet(seed, c.sent, len(c.history) == 0)
-			if !c.strayed && !c.people.outOfScope(c.cluster, shot) {
+			if !c.people.outOfScope(c.cluster, shot) {
 				c.fire(shot)
 			}
 		}
@@ -121,10 +123,10 @@ func (c *trial) become(snap *world.Snapshot, first bool) {
 // fire sends one packet and holds what was observed against the oracle.
 func (c *trial) fire(s shot) {
 	verdict := c.model.Judge(&c.flows, s.Probe)
-	if unpromised(s, verdict) {
+	if unpromised(s, verdict) || c.ends(s) {
 		return
 	}
-	send := func(cluster cluster) (agreement.Result, error) { return cluster.Send(s.Probe, c.plane.flags(s)) }
+	send := func(cluster cluster) (agreement.Result, error) { return cluster.Send(s.Probe, s.flags) }
 	observed, err := send(c.cluster)
 	c.history = append(c.history, send)
 	outcome := observed.Outcome
@@ -132,14 +134,14 @@ func (c *trial) fire(s shot) {
 		outcome.Packet.Src = s.Packet.Src // That of an error is masqueraded as its flow is.
 	}
 	if err != nil || !verdict.Permits(outcome) && !s.indifferent(verdict, outcome) {
+		why := ""
 		if c.plane.deviation != nil && err == nil {
-			if why := c.plane.deviation(s, verdict, observed); why != "" {
-				c.statistics.deviations[why]++
-				c.strayed = true // From here on its connections are others.
-				return
-			}
+			why = c.plane.deviation(s, verdict, observed)
 		}
-		c.Fatal(c.explain(s, verdict, err))
+		if why == "" {
+			c.Fatal(c.explain(s, verdict, err))
+		}
+		c.statistics.deviations[why]++
 	}
 	c.count(s, verdict, observed)
 	if s.Embedded != nil {
@@ -166,14 +168,40 @@ func unpromised(s shot, v oracle.Verdict) bool {
 // indifferent reports what the model leaves to others. The middle of an unknown TCP flow from
 // outside, for another node, is refused by the node that would forward it, whoever is
 // its end. An ICMP error to a node itself is judged by the node's own stack, by what it
-// quotes.
+// quotes; one from outside about what the node has sent for somebody outside is that one's.
 func (s shot) indifferent(v oracle.Verdict, observed oracle.Outcome) bool {
 	if s.From.Kind == oracle.Pod {
 		return false
 	}
 	forwarded := v.Outcomes[0].At.Kind == oracle.Node && v.Outcomes[0].At.Node != s.From.Node
 	middle := s.From.Kind == oracle.Outside && s.Packet.Protocol == packet.TCP && !s.Packet.SYN
-	return observed.Dropped && forwarded && middle || s.Embedded != nil && observed.At.Kind == oracle.Node
+	outside := s.From.Kind == oracle.Outside && observed.At.Kind == oracle.Outside
+	return observed.Dropped && forwarded && middle || s.Embedded != nil && (observed.At.Kind == oracle.Node || outside)
+}
+
+// ends reports whether a packet belongs to a flow that was ended before, and notes that a
+// flow ends by it. It matters where the plane's connection tracking forgets what has
+// ended, which the oracle does not.
+func (c *trial) ends(s shot) bool {
+	if !c.plane.forgets || s.Packet.Protocol != packet.TCP {
+		return false
+	}
+	k := s.Packet
+	k.SYN = false
+	if c.ended[k] {
+		return true
+	}
+	if s.flags&(nftables.TCPRst|nftables.TCPFin) == 0 || s.Packet.SYN {
+		return false
+	}
+	for _, f := range c.sent {
+		there, arrived := f.Probe.Packet, f.Packet
+		there.SYN, arrived.SYN = false, false
+		if k == there || k == arrived.Reverse() {
+			c.ended[there], c.ended[arrived.Reverse()] = true, true
+		}
+	}
+	return false
 }
 
 func (c *trial) count(s shot, v oracle.Verdict, observed agreement.Result) {

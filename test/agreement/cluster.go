@@ -13,6 +13,7 @@ import (
 	"github.com/fairlead-sdn/fairlead/internal/nftables/sim"
 	"github.com/fairlead-sdn/fairlead/internal/oracle"
 	"github.com/fairlead-sdn/fairlead/internal/packet"
+	"github.com/fairlead-sdn/fairlead/internal/render/linux"
 	"github.com/fairlead-sdn/fairlead/internal/render/nft"
 	"github.com/fairlead-sdn/fairlead/internal/world"
 	"github.com/fairlead-sdn/fairlead/internal/world/worldtest"
@@ -192,7 +193,14 @@ func (j *journey) fromPod(m *machine, pod world.Key, p sim.Packet) {
 		j.drop("node %s has no port of %s", m.name, pod)
 		return
 	}
-	p.In = m.intent.Ports[i].HostInterface
+	port := m.intent.Ports[i]
+	p.In = port.HostInterface
+	mark, why := linux.Guard{Addresses: port.Addresses, VNI: port.VNI}.Judge(p.Src, p.Dst)
+	if why != "" {
+		j.drop("port_in of %s on node %s: %s", p.In, m.name, why)
+		return
+	}
+	p.Mark = mark
 	j.receive(m, p)
 }
 

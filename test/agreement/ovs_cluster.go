@@ -71,6 +71,19 @@ func (c *OVSCluster) Intent(node string) (intent.Node, bool) {
 	return m.intent, true
 }
 
+// Source is the address that a node's kernel takes for what its programs send to an
+// address, if they do not choose one: that of the route, or the node's on the underlay.
+func (c *OVSCluster) Source(node string, to netip.Addr) (netip.Addr, bool) {
+	m, ok := c.nodes[node]
+	if !ok {
+		return netip.Addr{}, false
+	}
+	if r, found := m.lookup(to); found && r.Src.IsValid() {
+		return r.Src, true
+	}
+	return m.own(to)
+}
+
 // Send sends a packet, see Cluster.Send.
 func (c *OVSCluster) Send(p oracle.Probe, flags uint32) (Result, error) {
 	raw := sim.Of(p.Packet)

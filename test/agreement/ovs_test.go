@@ -1,15 +1,21 @@
 package agreement_test
 
 import (
+	"net/netip"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 
+	"pgregory.net/rapid"
+
 	"github.com/fairlead-sdn/fairlead/internal/intent"
-	of "github.com/fairlead-sdn/fairlead/internal/openflow"
+	"github.com/fairlead-sdn/fairlead/internal/nftables"
 	"github.com/fairlead-sdn/fairlead/internal/oracle"
+	"github.com/fairlead-sdn/fairlead/internal/packet"
 	"github.com/fairlead-sdn/fairlead/internal/render/ovs"
 	"github.com/fairlead-sdn/fairlead/internal/world"
+	"github.com/fairlead-sdn/fairlead/internal/world/worldtest"
 	"github.com/fairlead-sdn/fairlead/test/agreement"
 )
 
@@ -26,17 +32,8 @@ type plane struct {
 	// deviation names what the plane is known to do otherwise; nil if it is nothing.
 	deviation func(shot, oracle.Verdict, agreement.Result) string
 	// forgets says that the plane's connection tracking forgets what RST and FIN have
-	// ended. The oracle does not, so there are none.
+	// ended.
 	forgets bool
-}
-
-// flags of the segment that a shot is.
-func (p plane) flags(s shot) uint32 {
-	const ends = of.TCPRst | of.TCPFin
-	if p.forgets && s.flags&ends != 0 {
-		return of.TCPAck
-	}
-	return s.flags
 }
 
 var linux = plane{
@@ -79,30 +76,69 @@ func TestOVSAgreesWithOracleLong(t *testing.T) {
 	prove(t, openVSwitch(ovs.Netdev), 1_000_000, 150)
 }
 
-// ovsDeviation names what the pipeline and the host's table are known to do otherwise. All
-// of it concerns what nodes send themselves.
+// ovsDeviation names what the pipeline and the host's table do otherwise. The bridge knows
+// the node itself by its address in the VPC, so what a node sends from another one to a pod
+// of its own gets that one, and its port, if that is free. Else nothing is otherwise.
 func ovsDeviation(s shot, v oracle.Verdict, observed agreement.Result) string {
-	if to := v.Outcomes[0].At; (s.kind == "answer" || s.kind == "ICMP error") && (s.From.Kind == oracle.Node || to.Kind == oracle.Node) &&
-		(strings.HasSuffix(observed.Why, ovs.MiddleOfTCP) || strings.HasSuffix(observed.Why, ovs.NoFlow)) {
-		return "a bridge that has not seen what a node sent refuses the answer"
-	}
-	if s.From.Kind != oracle.Node {
-		return ""
-	}
 	asSent := observed.Outcome
 	asSent.Packet.Src, asSent.Packet.SrcPort = s.Packet.Src, s.Packet.SrcPort
-	stage, to := v.Stages[len(v.Stages)-1], v.Outcomes[0].At.Kind
 	switch {
-	case !observed.Dropped && observed.Packet.Src != s.Packet.Src && (v.Permits(asSent) || stage.Name == "path"):
-		return "what a node sends with its address in another Subnet of the VPC gets the one of the receiver's"
-	case strings.HasSuffix(observed.Why, "wire in: the inner source is not of that node") && to == oracle.Node:
-		return "what a node sends with its address in another Subnet of the VPC gets one that the receiver refuses"
-	case strings.HasSuffix(observed.Why, "lo has no address to masquerade with"):
-		return "what a node sends itself with its address in a Subnet is masqueraded"
-	case strings.HasSuffix(observed.Why, ovs.MiddleOfTCP) && to == oracle.Node:
-		return "TCP between nodes by their addresses in a Subnet does not go on where connections were forgotten"
-	case strings.Contains(observed.Why, ": denied by ") && to == oracle.Pod:
-		return "what a node without an address in the VPC's Subnets sends to its pods is judged"
+	case s.From.Kind != oracle.Node || observed.Dropped || !v.Permits(asSent):
+		return ""
+	case observed.Packet.Src == s.Packet.Src:
+		return "what a node sends gets another port, for what it sends from another address has that one"
+	case observed.At.Kind == oracle.Pod && observed.At.Node == s.From.Node:
+		return "what a node sends a pod of its own from its underlay address gets the one in the VPC"
 	}
 	return ""
+}
+
+// TestOVSNodeReachesItsPods sends what a kubelet sends: with the address that the kernel
+// takes, to every pod of the node, whatever policies say, and whether or not the node
+// has an address in the pod's VPC. The pod's answer comes back.
+func TestOVSNodeReachesItsPods(t *testing.T) {
+	// Packets by whether the pod's policy would deny them, and the node has no address in the
+	// VPC.
+	sent := map[[2]bool]int{}
+	rapid.Check(t, func(t *rapid.T) {
+		snap := worldtest.DrawPolicies(t, worldtest.Draw(t))
+		c, err := agreement.NewOVS(snap, ovs.Switch{Datapath: ovs.Netdev, Uplink: "eth0"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.Trace = true
+		for network := range snap.NodeNetworks.Values() {
+			n, _ := c.Intent(network.Name)
+			for _, port := range n.Ports {
+				for _, a := range port.Addresses {
+					if from, ok := c.Source(n.Name, a); ok {
+						denied, stranger := probe(t, c, n, port, from, a)
+						sent[[2]bool{denied, stranger}]++
+					}
+				}
+			}
+		}
+	})
+	for _, kind := range [][2]bool{{false, false}, {false, true}, {true, false}, {true, true}} {
+		if sent[kind] == 0 {
+			t.Errorf("no probe was denied by policy (%v) from a node without an address in the VPC (%v)", kind[0], kind[1])
+		}
+	}
+}
+
+// probe sends one probe and its answer, and reports whether policy would deny the probe,
+// and whether the node has no address in the pod's VPC.
+func probe(t *rapid.T, c *agreement.OVSCluster, n intent.Node, port intent.Port, from, to netip.Addr) (denied, stranger bool) {
+	node := oracle.Place{Kind: oracle.Node, Node: n.Name}
+	k := packet.Packet{Src: from, Dst: to, Protocol: packet.TCP, SrcPort: 40000, DstPort: 8080, SYN: true}
+	there, err := c.Send(oracle.Probe{From: node, Packet: k}, 0)
+	if err != nil || there.Dropped || agreement.Port(there.At.Pod) != port.ID || there.Packet != k {
+		t.Fatalf("%s sends %s: %s %s %v\n%s", node, k, there.Outcome, there.Why, err, strings.Join(there.Steps, "\n"))
+	}
+	back, err := c.Send(oracle.Probe{From: there.At, Packet: there.Packet.Reverse()}, nftables.TCPSyn|nftables.TCPAck)
+	if err != nil || back.Dropped || back.At != node {
+		t.Fatalf("%s answers %s: %s %s %v\n%s", there.At, there.Packet, back.Outcome, back.Why, err, strings.Join(back.Steps, "\n"))
+	}
+	allowed, _ := n.Judge(port, intent.Ingress, k)
+	return !allowed, !slices.ContainsFunc(n.Tunnels, func(a intent.TunnelAddress) bool { return a.VPC == port.VPC && a.Addr.Is4() == to.Is4() })
 }

@@ -30,7 +30,7 @@ func (j *journey) tunnel(m *machine, p sim.Packet) {
 		j.drop("nobody on the underlay has %s", to.Outer)
 		return
 	}
-	if !j.outer(m, peer, sim.Packet{Src: own, Dst: to.Outer, Protocol: packet.UDP, SrcPort: outerPort, DstPort: claims.VXLANPort, Mark: p.Mark}) {
+	if !j.outer(m, peer, sim.Packet{Src: own, Dst: to.Outer, Protocol: packet.UDP, SrcPort: outerPort, DstPort: claims.VXLANPort, Mark: p.Mark&^claims.MarkChecked | claims.MarkTunnel}) {
 		return
 	}
 	from, ok := peer.place(vni, p.Src)
@@ -42,7 +42,7 @@ func (j *journey) tunnel(m *machine, p sim.Packet) {
 		j.drop("wire_in of node %s: in VNI %d %s is not here", peer.name, vni, p.Dst)
 		return
 	}
-	p.In, p.Mark, p.CT = tunnelDevice, claims.Mark(vni), sim.CT{}
+	p.In, p.Mark, p.CT = tunnelDevice, claims.Mark(vni)|claims.MarkChecked, sim.CT{}
 	j.receive(peer, p)
 }
 

@@ -21,8 +21,10 @@ type direction struct {
 }
 
 var (
-	inward  = direction{"wire_in", ebpf.AttachTCXIngress, netlink.HANDLE_MIN_INGRESS}
-	outward = direction{"wire_out", ebpf.AttachTCXEgress, netlink.HANDLE_MIN_EGRESS}
+	inward   = direction{"wire_in", ebpf.AttachTCXIngress, netlink.HANDLE_MIN_INGRESS}
+	outward  = direction{"wire_out", ebpf.AttachTCXEgress, netlink.HANDLE_MIN_EGRESS}
+	fromPort = direction{name: "port_in", parent: netlink.HANDLE_MIN_INGRESS}
+	toPort   = direction{name: "port_out", parent: netlink.HANDLE_MIN_EGRESS}
 )
 
 // Attach puts the programs on the device with the given index in the network
@@ -168,16 +170,19 @@ func attachFilter(ifindex int, d direction, program *ebpf.Program) (bool, error)
 		return false, fmt.Errorf("open netlink: %w", err)
 	}
 	defer h.Close()
-	qdisc := &netlink.GenericQdisc{QdiscType: "clsact", QdiscAttrs: netlink.QdiscAttrs{
-		LinkIndex: ifindex, Handle: netlink.MakeHandle(0xffff, 0), Parent: netlink.HANDLE_CLSACT,
-	}}
-	if err := h.QdiscAdd(qdisc); err != nil && !errors.Is(err, unix.EEXIST) {
+	if err := h.QdiscAdd(clsact(ifindex)); err != nil && !errors.Is(err, unix.EEXIST) {
 		return false, fmt.Errorf("add clsact qdisc: %w", err)
 	}
 	if err := h.FilterReplace(filter(ifindex, d, program)); err != nil {
 		return false, fmt.Errorf("add filter: %w", err)
 	}
 	return true, nil
+}
+
+func clsact(ifindex int) netlink.Qdisc {
+	return &netlink.GenericQdisc{QdiscType: "clsact", QdiscAttrs: netlink.QdiscAttrs{
+		LinkIndex: ifindex, Handle: netlink.MakeHandle(0xffff, 0), Parent: netlink.HANDLE_CLSACT,
+	}}
 }
 
 func filter(ifindex int, d direction, program *ebpf.Program) *netlink.BpfFilter {
@@ -195,18 +200,23 @@ func ourFilter(ifindex int, d direction, program *ebpf.Program) (bool, error) {
 		return false, fmt.Errorf("open netlink: %w", err)
 	}
 	defer h.Close()
-	l, err := h.LinkByIndex(ifindex)
+	_, same, err := ourFilterOn(h, ifindex, d, program)
+	return same, err
+}
+
+// ourFilterOn is the filter of ours on a device, nil if there is none, and whether it is
+// the same program.
+func ourFilterOn(h *netlink.Handle, ifindex int, d direction, program *ebpf.Program) (*netlink.BpfFilter, bool, error) {
+	on := &netlink.GenericLink{LinkAttrs: netlink.LinkAttrs{Index: ifindex}}
+	filters, err := h.FilterList(on, d.parent) // Without a clsact qdisc there are none.
 	if err != nil {
-		return false, fmt.Errorf("find device %d: %w", ifindex, err)
-	}
-	filters, err := h.FilterList(l, d.parent) // Without a clsact qdisc there are none.
-	if err != nil {
-		return false, fmt.Errorf("list filters of %s: %w", l.Attrs().Name, err)
+		return nil, false, fmt.Errorf("list filters of link %d: %w", ifindex, err)
 	}
 	for _, f := range filters {
 		if b, ok := f.(*netlink.BpfFilter); ok && b.Name == "fairlead_"+d.name {
-			return sameProgram(ebpf.ProgramID(b.Id), program)
+			same, err := sameProgram(ebpf.ProgramID(b.Id), program)
+			return b, same, err
 		}
 	}
-	return false, nil
+	return nil, false, nil
 }

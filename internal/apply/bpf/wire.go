@@ -26,7 +26,7 @@ import (
 // wire.c bumps it, so that an upgraded agent never reads the maps of another.
 const (
 	layoutPrefix = "wire-v"
-	layout       = layoutPrefix + "1"
+	layout       = layoutPrefix + "2"
 )
 
 // Config of a Wire.
@@ -34,12 +34,15 @@ type Config struct {
 	// Dir is where pins live: below a mounted BPF file system, usually
 	// claims.BPFPinDir.
 	Dir string
+	// FlowCache puts the programs on ports that the flow cache learns by. It is off
+	// until Cache is called, too.
+	FlowCache bool
 }
 
-// Wire is the loaded pair of programs with their maps. It is not safe for
-// concurrent use.
+// Wire is the loaded programs with their maps. It is not safe for concurrent use.
 type Wire struct {
 	dir     string
+	cache   bool
 	objects wireObjects
 	// filters says that the kernel has no tcx.
 	filters bool
@@ -48,11 +51,15 @@ type Wire struct {
 	// places and vnis are what the maps hold, as far as we know.
 	places map[wirePlaceKey]wirePlace
 	vnis   map[packet.VNI]packet.VNI
+	ports  map[uint32]wirePort
+	slots  [portSlots]wirePort
+	// flows is what the programs know about the flow cache.
+	flows wireFlowConfig
 }
 
 // Open loads the programs and creates or adopts the pinned maps.
 func Open(c Config) (*Wire, error) {
-	w := &Wire{dir: filepath.Join(c.Dir, layout)}
+	w := &Wire{dir: filepath.Join(c.Dir, layout), cache: c.FlowCache}
 	if err := onBPFFS(c.Dir); err != nil {
 		return nil, err
 	}
@@ -61,16 +68,20 @@ func Open(c Config) (*Wire, error) {
 	}
 	spec, err := loadWire()
 	if err != nil {
-		return nil, fmt.Errorf("read the tunnel programs: %w", err)
+		return nil, fmt.Errorf("read the programs: %w", err)
 	}
 	for _, m := range spec.Maps {
 		m.Pinning = ebpf.PinByName
 	}
 	err = spec.LoadAndAssign(&w.objects, &ebpf.CollectionOptions{Maps: ebpf.MapOptions{PinPath: w.dir}})
 	if err != nil {
-		return nil, fmt.Errorf("load the tunnel programs (kernel 5.10 or later with CONFIG_BPF_SYSCALL is needed): %w", err)
+		return nil, fmt.Errorf("load the tc programs (kernel 5.10 or later with CONFIG_BPF_SYSCALL is needed): %w", err)
 	}
 	if err := w.Refresh(); err != nil {
+		return nil, errors.Join(err, w.Close())
+	}
+	// Whoever was here before may have been gone before it told of its last change.
+	if err := w.Invalidate(); err != nil {
 		return nil, errors.Join(err, w.Close())
 	}
 	return w, nil
@@ -139,7 +150,7 @@ func (w *Wire) Refresh() error {
 		return err
 	}
 	w.places, w.vnis = places, vnis
-	return nil
+	return w.refreshPorts()
 }
 
 func (w *Wire) read() (map[wirePlaceKey]wirePlace, map[packet.VNI]packet.VNI, error) {
@@ -176,6 +187,14 @@ func (w *Wire) Apply(ctx context.Context, want linux.Wire, o apply.Options) ([]s
 			return nil, err
 		}
 	}
+	changes, err := w.bring(ctx, want, o)
+	if len(changes) > 0 {
+		err = errors.Join(err, w.Invalidate())
+	}
+	return changes, err
+}
+
+func (w *Wire) bring(ctx context.Context, want linux.Wire, o apply.Options) ([]string, error) {
 	changes, err := w.add(ctx, want, o.AddOnly)
 	if o.AddOnly || ctx.Err() != nil {
 		return changes, err
@@ -300,6 +319,7 @@ func (w *Wire) Audit(want linux.Wire) ([]apply.Difference, error) {
 var reasons = [...]string{
 	"wire out-malformed", "wire out-no-vni", "wire out-no-route", "wire out-local",
 	"wire in-malformed", "wire in-unknown-vni", "wire in-bad-source", "wire in-not-local",
+	"link of no port", "malformed packet from a pod", linux.SpoofedSource, linux.LoopbackFromPod, linux.GroupFromPod,
 }
 
 // Drops are the packets that the programs dropped, by reason, since the maps were

@@ -13,6 +13,33 @@ import (
 	"github.com/cilium/ebpf"
 )
 
+type wireFlow struct {
+	_          structs.HostLayout
+	Expires    uint64
+	Generation uint32
+	Ifindex    uint32
+	Mark       uint32
+	Ethernet   [14]uint8
+	Pad        [6]uint8
+}
+
+type wireFlowConfig struct {
+	_          structs.HostLayout
+	Generation uint32
+	Mtu        uint32
+}
+
+type wireFlowKey struct {
+	_        structs.HostLayout
+	Ifindex  uint32
+	Mark     uint32
+	Src      [16]uint8
+	Dst      [16]uint8
+	Sport    uint16
+	Dport    uint16
+	Protocol uint32
+}
+
 type wirePlace struct {
 	_      structs.HostLayout
 	Outer  [16]uint8
@@ -28,15 +55,39 @@ type wirePlaceKey struct {
 	Addr      [16]uint8
 }
 
+type wirePlaceSlot struct {
+	_          structs.HostLayout
+	Addr       [16]uint8
+	Vni        uint32
+	Generation uint32
+	Place      wirePlace
+}
+
+type wirePort struct {
+	_     structs.HostLayout
+	Addr6 [16]uint8
+	Addr4 uint32
+	Vni   uint32
+	Index uint32
+}
+
 // Names of all BPF objects in the ELF.
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
-	wireMapFlDrops  = "fl_drops"
-	wireMapFlPlaces = "fl_places"
-	wireMapFlVnis   = "fl_vnis"
-	wireProgWireIn  = "wire_in"
-	wireProgWireOut = "wire_out"
+	wireMapFlCache      = "fl_cache"
+	wireMapFlDrops      = "fl_drops"
+	wireMapFlFlows      = "fl_flows"
+	wireMapFlKnown      = "fl_known"
+	wireMapFlPlaceSlots = "fl_place_slots"
+	wireMapFlPlaces     = "fl_places"
+	wireMapFlPortSlots  = "fl_port_slots"
+	wireMapFlPorts      = "fl_ports"
+	wireMapFlVnis       = "fl_vnis"
+	wireProgPortIn      = "port_in"
+	wireProgPortOut     = "port_out"
+	wireProgWireIn      = "wire_in"
+	wireProgWireOut     = "wire_out"
 )
 
 // loadWire returns the embedded CollectionSpec for wire.
@@ -81,6 +132,8 @@ type wireSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type wireProgramSpecs struct {
+	PortIn  *ebpf.ProgramSpec `ebpf:"port_in"`
+	PortOut *ebpf.ProgramSpec `ebpf:"port_out"`
 	WireIn  *ebpf.ProgramSpec `ebpf:"wire_in"`
 	WireOut *ebpf.ProgramSpec `ebpf:"wire_out"`
 }
@@ -89,9 +142,15 @@ type wireProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type wireMapSpecs struct {
-	FlDrops  *ebpf.MapSpec `ebpf:"fl_drops"`
-	FlPlaces *ebpf.MapSpec `ebpf:"fl_places"`
-	FlVnis   *ebpf.MapSpec `ebpf:"fl_vnis"`
+	FlCache      *ebpf.MapSpec `ebpf:"fl_cache"`
+	FlDrops      *ebpf.MapSpec `ebpf:"fl_drops"`
+	FlFlows      *ebpf.MapSpec `ebpf:"fl_flows"`
+	FlKnown      *ebpf.MapSpec `ebpf:"fl_known"`
+	FlPlaceSlots *ebpf.MapSpec `ebpf:"fl_place_slots"`
+	FlPlaces     *ebpf.MapSpec `ebpf:"fl_places"`
+	FlPortSlots  *ebpf.MapSpec `ebpf:"fl_port_slots"`
+	FlPorts      *ebpf.MapSpec `ebpf:"fl_ports"`
+	FlVnis       *ebpf.MapSpec `ebpf:"fl_vnis"`
 }
 
 // wireVariableSpecs contains global variables before they are loaded into the kernel.
@@ -120,15 +179,27 @@ func (o *wireObjects) Close() error {
 //
 // It can be passed to loadWireObjects or ebpf.CollectionSpec.LoadAndAssign.
 type wireMaps struct {
-	FlDrops  *ebpf.Map `ebpf:"fl_drops"`
-	FlPlaces *ebpf.Map `ebpf:"fl_places"`
-	FlVnis   *ebpf.Map `ebpf:"fl_vnis"`
+	FlCache      *ebpf.Map `ebpf:"fl_cache"`
+	FlDrops      *ebpf.Map `ebpf:"fl_drops"`
+	FlFlows      *ebpf.Map `ebpf:"fl_flows"`
+	FlKnown      *ebpf.Map `ebpf:"fl_known"`
+	FlPlaceSlots *ebpf.Map `ebpf:"fl_place_slots"`
+	FlPlaces     *ebpf.Map `ebpf:"fl_places"`
+	FlPortSlots  *ebpf.Map `ebpf:"fl_port_slots"`
+	FlPorts      *ebpf.Map `ebpf:"fl_ports"`
+	FlVnis       *ebpf.Map `ebpf:"fl_vnis"`
 }
 
 func (m *wireMaps) Close() error {
 	return _WireClose(
+		m.FlCache,
 		m.FlDrops,
+		m.FlFlows,
+		m.FlKnown,
+		m.FlPlaceSlots,
 		m.FlPlaces,
+		m.FlPortSlots,
+		m.FlPorts,
 		m.FlVnis,
 	)
 }
@@ -143,12 +214,16 @@ type wireVariables struct {
 //
 // It can be passed to loadWireObjects or ebpf.CollectionSpec.LoadAndAssign.
 type wirePrograms struct {
+	PortIn  *ebpf.Program `ebpf:"port_in"`
+	PortOut *ebpf.Program `ebpf:"port_out"`
 	WireIn  *ebpf.Program `ebpf:"wire_in"`
 	WireOut *ebpf.Program `ebpf:"wire_out"`
 }
 
 func (p *wirePrograms) Close() error {
 	return _WireClose(
+		p.PortIn,
+		p.PortOut,
 		p.WireIn,
 		p.WireOut,
 	)

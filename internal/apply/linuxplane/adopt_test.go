@@ -55,7 +55,7 @@ func (c *cluster) reopen(i int, between func()) {
 	}
 	between()
 	var err error
-	if m.plane, err = Open(c.Context(), Options{NS: m.ns, BPFDir: dir}); err != nil {
+	if m.plane, err = Open(c.Context(), Options{NS: m.ns, BPFDir: dir, FlowCache: true}); err != nil {
 		c.Fatal(err)
 	}
 	p := m.plane

@@ -16,6 +16,7 @@ import (
 	"github.com/fairlead-sdn/fairlead/internal/nftables"
 	"github.com/fairlead-sdn/fairlead/internal/nftables/sim"
 	"github.com/fairlead-sdn/fairlead/internal/packet"
+	"github.com/fairlead-sdn/fairlead/internal/render/linux"
 	rendernft "github.com/fairlead-sdn/fairlead/internal/render/nft"
 )
 
@@ -96,10 +97,17 @@ func follow(table nftables.Table, n intent.Node, at apply.Passage) (walk apply.W
 		j, err = host.Send(pkt)
 	case at.Sender != nil:
 		pkt.In, pkt.EtherSrc = at.Sender.HostInterface, at.Sender.MAC
+		var why string
+		pkt.Mark, why = linux.Guard{Addresses: at.Sender.Addresses, VNI: at.Sender.VNI}.Judge(pkt.Src, pkt.Dst)
+		if why != "" {
+			walk.Verdict = "drop"
+			walk.Steps = []apply.Step{{Hook: "ingress", Chain: "program port_in", Rule: -1, Comment: why, Effect: "drop"}}
+			return walk, nil, nil
+		}
 		j, err = host.Receive(pkt)
 	default:
 		if pkt.In = underlayDevice; comesByTunnel(n, at.Packet.Src) {
-			pkt.In, pkt.Mark, pkt.EtherDst = claims.VXLANDevice, claims.Mark(at.VNI), n.VTEPMAC
+			pkt.In, pkt.Mark, pkt.EtherDst = claims.VXLANDevice, claims.Mark(at.VNI)|claims.MarkChecked, n.VTEPMAC
 		}
 		j, err = host.Receive(pkt)
 	}

@@ -1,9 +1,6 @@
 package linuxplane
 
-import (
-	"context"
-	"maps"
-)
+import "context"
 
 // Observed is what a Filter or Wire may be beside: *bpf.Wire and the nftables
 // driver are.
@@ -33,7 +30,9 @@ func (p *Plane) Drops(ctx context.Context) (map[string]uint64, error) {
 		if err != nil {
 			return nil, err
 		}
-		maps.Copy(all, drops)
+		for why, n := range drops {
+			all[why] += n
+		}
 	}
 	return all, nil
 }
@@ -43,6 +42,9 @@ func (p *Plane) Features() []string {
 	var out []string
 	for _, o := range p.observed() {
 		out = append(out, o.Feature())
+	}
+	if f := p.cache.feature.Load(); f != nil {
+		out = append(out, *f)
 	}
 	return out
 }

@@ -29,14 +29,16 @@ type Options struct {
 	SavedSysctls string
 	// PlainTable makes the nftables table without an owner, as on kernels before 6.9.
 	PlainTable bool
-	Log        *slog.Logger
+	// FlowCache lets established flows between pods pass by the kernel's own path.
+	FlowCache bool
+	Log       *slog.Logger
 }
 
 // Open opens the drivers and makes a Plane of them. In the kernel it claims the
 // nftables table and loads the tunnel programs; traffic is not touched before the
 // first Apply.
 func Open(ctx context.Context, o Options) (*Plane, error) {
-	wire, err := bpf.Open(bpf.Config{Dir: o.BPFDir})
+	wire, err := bpf.Open(bpf.Config{Dir: o.BPFDir, FlowCache: o.FlowCache})
 	if err != nil {
 		return nil, fmt.Errorf("open the linux plane: %w", err)
 	}
@@ -63,7 +65,7 @@ func assemble(ctx context.Context, o Options, driver *nft.Driver, wire *bpf.Wire
 		return nil, err
 	}
 	p, err := New(Config{
-		NS: o.NS, SavedSysctls: o.SavedSysctls, Table: renderer(), Filter: filter, Wire: wire, Flows: tracked, Log: o.Log,
+		NS: o.NS, SavedSysctls: o.SavedSysctls, Table: renderer(), FlowCache: o.FlowCache, Filter: filter, Wire: wire, Flows: tracked, Log: o.Log,
 	})
 	if err != nil {
 		return nil, errors.Join(err, tracked.Close())

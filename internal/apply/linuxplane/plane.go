@@ -49,10 +49,29 @@ type Programs interface {
 	io.Closer
 }
 
-// Wire is both; *bpf.Wire is one.
+// Guard are the programs on the node's ends of pods' links: they check what pods send.
+// AttachPort and PortAttached are called on a thread in the node's network namespace.
+type Guard interface {
+	ApplyPorts(ctx context.Context, want []linux.Guard, o apply.Options) ([]string, error)
+	AuditPorts(want []linux.Guard) ([]apply.Difference, error)
+	AttachPort(ifindex int) ([]string, error)
+	PortAttached(ifindex int) (bool, error)
+}
+
+// Cache is the flow cache of the programs.
+type Cache interface {
+	// Cache turns it on or off; mtu is that of all links, in bytes.
+	Cache(on bool, mtu int) ([]string, error)
+	// Invalidate makes it forget all flows.
+	Invalidate() error
+}
+
+// Wire is all of it; *bpf.Wire is one.
 type Wire interface {
 	Maps
 	Programs
+	Guard
+	Cache
 }
 
 // Config of a Plane.
@@ -64,6 +83,8 @@ type Config struct {
 	SavedSysctls string
 	// Table renders the nftables table: nft.Render of render/nft.
 	Table func(intent.Node, rendernft.Options) nftables.Table
+	// FlowCache lets established flows pass by the kernel's own path.
+	FlowCache bool
 	// Filter, Wire and Flows belong to the Plane from New on.
 	Filter Filter
 	Wire   Wire
@@ -92,8 +113,11 @@ type Plane struct {
 	adoptUntil time.Time
 	// judged is the intent that all flows are known to obey, nil if none is.
 	judged *intent.Node
-	// attached is the index of the device that the programs are on, as we know.
+	// attached is the index of the device that the programs are on, as we know; guarded
+	// are those of the links of ports that they are on.
 	attached int
+	guarded  map[int]bool
+	cache    cache
 	closed   bool
 }
 
@@ -111,7 +135,8 @@ func New(c Config) (*Plane, error) {
 	if c.Now == nil {
 		c.Now = time.Now
 	}
-	p := &Plane{ns: c.NS, links: links, table: c.Table, filter: c.Filter, wire: c.Wire, flows: c.Flows, now: c.Now, log: c.Log}
+	p := &Plane{ns: c.NS, links: links, table: c.Table, filter: c.Filter, wire: c.Wire, flows: c.Flows, now: c.Now, log: c.Log, guarded: map[int]bool{}}
+	p.cache.wanted = c.FlowCache
 	p.adopting = p.anew()
 	return p, nil
 }
@@ -130,7 +155,7 @@ func (p *Plane) Apply(ctx context.Context, desired intent.Node, o apply.Options)
 	if err := ctx.Err(); err != nil {
 		return apply.Report{}, fmt.Errorf("apply the intent of node %s: %w", desired.Name, err)
 	}
-	state := linux.RenderState(desired)
+	state := p.state(desired)
 	a := application{Plane: p, options: o}
 	for _, problem := range state.Problems {
 		a.fail(apply.ObjectError{Ref: problem.Ref, Err: errors.New(problem.Text)})
@@ -149,6 +174,8 @@ type application struct {
 	options apply.Options
 	report  apply.Report
 	failed  map[intent.Ref]bool
+	// forgotten are the changes of the report that the flow cache knows about.
+	forgotten int
 }
 
 // fail adds a failure; the first of an object tells why.
@@ -176,24 +203,30 @@ func (a *application) run(ctx context.Context, desired intent.Node, state linux.
 	if err != nil {
 		return fmt.Errorf("prepare links: %w", err)
 	}
+	// The filter drops what the programs on ports have not checked.
+	guardErr := a.guardPorts(ctx, state.Guards(prepared.PortIndex))
+	if guardErr != nil {
+		guardErr = fmt.Errorf("programs on the links of pods: %w", guardErr)
+	}
 	filterErr := a.applyFilter(ctx, desired)
 	if filterErr != nil {
 		filterErr = fmt.Errorf("packet filter: %w", filterErr)
 	} else {
 		a.followPolicy(ctx, desired)
 	}
+	cacheErr := a.forgetPassing(filterErr != nil)
 	wireErr := a.applyWire(ctx, desired, state, prepared.TunnelIndex)
 	if wireErr != nil {
 		wireErr = fmt.Errorf("tunnel programs: %w", wireErr)
 	}
 	// Without its rules nothing new may carry traffic.
-	hold := errors.Join(filterErr, wireErr)
+	hold := errors.Join(guardErr, filterErr, wireErr)
 	committed, err := a.links.Commit(ctx, state, a.options, hold)
 	a.took(committed)
 	if err != nil {
 		err = fmt.Errorf("commit links and routes: %w", err)
 	}
-	return errors.Join(hold, err)
+	return errors.Join(hold, err, cacheErr, a.settleCache(desired.MTU, hold != nil || err != nil))
 }
 
 // applyWire fills the maps before the programs are on the device, and both before
@@ -225,7 +258,7 @@ func (p *Plane) Audit(ctx context.Context, desired intent.Node) ([]apply.Differe
 	if p.closed {
 		return nil, ErrClosed
 	}
-	state := linux.RenderState(desired)
+	state := p.state(desired)
 	out, linkErr := p.links.Audit(ctx, state)
 	diffs, filterErr := p.filter.Audit(ctx, p.table(desired, rendernft.Options{Adopting: p.adopting}))
 	out = append(out, diffs...)
@@ -235,13 +268,15 @@ func (p *Plane) Audit(ctx context.Context, desired intent.Node) ([]apply.Differe
 	}
 	diffs, wireErr := p.wire.Audit(want)
 	out = append(out, diffs...)
+	diffs, guardErr := p.auditGuards(state)
+	out = append(out, diffs...)
 	var attachErr error
 	if state.Tunnel != nil {
 		diffs, attachErr = p.auditPrograms()
 		out = append(out, diffs...)
 	}
 	slices.SortFunc(out, apply.Difference.Compare)
-	return out, errors.Join(linkErr, filterErr, wireErr, attachErr)
+	return out, errors.Join(linkErr, filterErr, wireErr, guardErr, attachErr)
 }
 
 func (p *Plane) auditPrograms() (out []apply.Difference, err error) {
@@ -257,12 +292,6 @@ func (p *Plane) auditPrograms() (out []apply.Difference, err error) {
 		return err
 	})
 	return out, err
-}
-
-// CheckPort compares one attachment with the kernel, for CNI CHECK. mtu is the
-// intent's. It changes nothing.
-func (p *Plane) CheckPort(ctx context.Context, port intent.Port, mtu int) ([]apply.Difference, error) {
-	return p.links.CheckPort(ctx, port, mtu)
 }
 
 // Watch implements apply.Plane. changed is never called twice at once; while it
@@ -301,6 +330,7 @@ func (p *Plane) Uninstall(ctx context.Context) error {
 		return ErrClosed
 	}
 	p.attached, p.judged = 0, nil
+	clear(p.guarded)
 	return errors.Join(p.links.Uninstall(ctx), p.ns.Do(p.wire.Uninstall), p.filter.Delete(ctx))
 }
 

@@ -96,7 +96,7 @@ func mountBPF(t *testing.T) string {
 
 func (n *node) open(t *testing.T, bpfDir string) *Plane {
 	t.Helper()
-	p, err := Open(t.Context(), Options{NS: n.ns, BPFDir: filepath.Join(bpfDir, "fairlead"), SavedSysctls: filepath.Join(n.dir, "sysctls.json")})
+	p, err := Open(t.Context(), Options{NS: n.ns, BPFDir: filepath.Join(bpfDir, "fairlead"), SavedSysctls: filepath.Join(n.dir, "sysctls.json"), FlowCache: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -218,6 +218,7 @@ type fakes struct {
 	calls     []string
 	filterErr error
 	wireErr   error
+	guardErr  error
 	out       *netlink.Handle
 }
 
@@ -258,6 +259,16 @@ func (f fakeWire) Apply(context.Context, linux.Wire, apply.Options) ([]string, e
 	f.note("maps")
 	return nil, f.wireErr
 }
+
+func (f fakeWire) ApplyPorts(context.Context, []linux.Guard, apply.Options) ([]string, error) {
+	f.note("ports")
+	return nil, f.guardErr
+}
+func (f fakeWire) AuditPorts([]linux.Guard) ([]apply.Difference, error) { return nil, nil }
+func (f fakeWire) AttachPort(int) ([]string, error)                     { return nil, nil }
+func (f fakeWire) PortAttached(int) (bool, error)                       { return true, nil }
+func (f fakeWire) Cache(bool, int) ([]string, error)                    { return nil, nil }
+func (f fakeWire) Invalidate() error                                    { return nil }
 
 func (f fakeWire) Attach(int) ([]string, error) {
 	f.note("programs")
@@ -306,10 +317,10 @@ func TestRulesComeFirstAndGoLast(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := []string{
-		"filter with  up", "maps with  up", "programs with  up",
-		"filter with fl.vxlan,flptest02 up", "maps with fl.vxlan,flptest02 up",
-		"filter with fl.vxlan,flptest03 up", "maps with fl.vxlan,flptest03 up",
-		"filter with fl.vxlan,flptest03 up", "maps with fl.vxlan,flptest03 up",
+		"ports with  up", "filter with  up", "maps with  up", "programs with  up",
+		"ports with fl.vxlan,flptest02 up", "filter with fl.vxlan,flptest02 up", "maps with fl.vxlan,flptest02 up",
+		"ports with fl.vxlan,flptest03 up", "filter with fl.vxlan,flptest03 up", "maps with fl.vxlan,flptest03 up",
+		"ports with fl.vxlan,flptest03 up", "filter with fl.vxlan,flptest03 up", "maps with fl.vxlan,flptest03 up",
 	}
 	if diff := cmp.Diff(want, f.calls); diff != "" {
 		t.Errorf("calls (-want +got):\n%s", diff)
@@ -323,6 +334,7 @@ func TestNoRulesNoNetwork(t *testing.T) {
 	}{
 		{"filter", func(f *fakes, err error) { f.filterErr = err }},
 		{"maps", func(f *fakes, err error) { f.wireErr = err }},
+		{"ports", func(f *fakes, err error) { f.guardErr = err }},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			n, f, p := newFake(t)

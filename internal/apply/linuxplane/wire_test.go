@@ -27,6 +27,7 @@ type cluster struct {
 
 type member struct {
 	ns     *netns.NS
+	bpf    string
 	plane  *Plane
 	intent intent.Node
 	pods   []*netns.NS
@@ -156,9 +157,9 @@ func (c *cluster) start(i int, encapsulate, ipv6 bool) {
 	if faults := intent.Validate(n); len(faults) > 0 {
 		c.Fatalf("invalid intent: %v", faults)
 	}
-	m.intent = n
+	m.intent, m.bpf = n, filepath.Join(mountBPF(c.T), "fairlead")
 	var err error
-	m.plane, err = Open(c.Context(), Options{NS: m.ns, BPFDir: filepath.Join(mountBPF(c.T), "fairlead")})
+	m.plane, err = Open(c.Context(), Options{NS: m.ns, BPFDir: m.bpf, SavedSysctls: filepath.Join(c.TempDir(), "sysctls.json"), FlowCache: true})
 	if err != nil {
 		c.Fatal(err)
 	}

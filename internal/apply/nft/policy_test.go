@@ -13,7 +13,9 @@ import (
 	"time"
 
 	"github.com/fairlead-sdn/fairlead/internal/apply/nft"
+	"github.com/fairlead-sdn/fairlead/internal/claims"
 	"github.com/fairlead-sdn/fairlead/internal/intent"
+	n "github.com/fairlead-sdn/fairlead/internal/nftables"
 	"github.com/fairlead-sdn/fairlead/internal/packet"
 	rendernft "github.com/fairlead-sdn/fairlead/internal/render/nft"
 )
@@ -74,7 +76,21 @@ func newCluster(t *testing.T) cluster {
 		}
 		return struct{}{}, errors.Join(errs...)
 	})
+	c.programs(t)
 	return c
+}
+
+// programs makes a table that stands in for the programs on the links of pods: it marks
+// what they send.
+func (c *cluster) programs(t *testing.T) {
+	t.Helper()
+	bits := claims.MarkChecked | claims.Mark(c.intent.VPCs[0].VNI)
+	apply(t, open(t, nft.Config{Table: "programs", NetNS: c.node, Plain: true}), n.Table{Name: "programs", Chains: []n.Chain{{
+		Name: "sent", Base: &n.Base{Type: n.TypeFilter, Hook: n.HookPrerouting, Priority: claims.NFTPriorityRaw - 1},
+		Rules: []n.Rule{{Statements: []n.Statement{
+			n.Is(n.MetaIIFName, n.IfNamePrefix(claims.PortPrefix)), n.Mangle{Field: n.MetaMark, Value: bits, Mask: bits},
+		}}},
+	}}})
 }
 
 func (c *cluster) ns(who string) string {

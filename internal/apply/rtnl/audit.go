@@ -213,3 +213,28 @@ func (d *Driver) TunnelIndex() (int, error) {
 	}
 	return l.index, nil
 }
+
+// PortIndex are the indices of the links of ours to pods as the kernel has them now, by
+// name.
+func (d *Driver) PortIndex() (map[string]int, error) {
+	links, err := d.conn.links()
+	if err != nil {
+		return nil, err
+	}
+	out := map[string]int{}
+	for _, l := range links {
+		if isPort(l.name) && l.kind == "veth" {
+			out[l.name] = l.index
+		}
+	}
+	return out, nil
+}
+
+// Setting is the value of a sysctl of the node as the kernel has it now.
+func (d *Driver) Setting(key string) (value string, err error) {
+	err = d.ns.Do(func() error {
+		value, err = readSysctl(key)
+		return err
+	})
+	return value, err
+}

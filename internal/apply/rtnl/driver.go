@@ -65,6 +65,8 @@ type Result struct {
 	Failed []apply.ObjectError
 	// TunnelIndex is that of the tunnel device, 0 if there is none.
 	TunnelIndex int
+	// PortIndex are those of the host's ends of the ports that there are, by name.
+	PortIndex map[string]int
 }
 
 func (r *Result) fail(ref intent.Ref, err error) {
@@ -236,6 +238,14 @@ func (d *Driver) Prepare(ctx context.Context, want linux.State, o apply.Options)
 	d.preparePorts(ctx, want, o, &r)
 	if l, ok := d.shadow.named(claims.VXLANDevice); ok && want.Tunnel != nil && !d.failed[l.name] {
 		r.TunnelIndex = l.index
+	}
+	r.PortIndex = make(map[string]int, len(want.Ports))
+	index := d.shadow.byName()
+	for _, p := range want.Ports {
+		// One that failed may carry what it did before.
+		if i, ok := index[p.HostName]; ok && d.shadow.links[i].kind == "veth" {
+			r.PortIndex[p.HostName] = i
+		}
 	}
 	return r, ctx.Err()
 }

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/google/renameio/v2"
@@ -60,6 +61,9 @@ func sysctlDifferences(want []linux.Sysctl) ([]apply.Difference, error) {
 			}
 			continue
 		}
+		if errors.Is(err, fs.ErrNotExist) && s.Optional {
+			continue
+		}
 		if err != nil {
 			return out, err
 		}
@@ -91,6 +95,9 @@ func setSysctls(want []linux.Sysctl) ([]string, error) {
 			continue
 		}
 		if e := writeSysctl(d.Object, d.Want); e != nil {
+			if slices.ContainsFunc(want, func(s linux.Sysctl) bool { return s.Key == d.Object && s.Optional }) {
+				continue
+			}
 			return changes, errors.Join(err, e)
 		}
 		changes = append(changes, "set sysctl "+d.Object+" = "+d.Want)
@@ -115,6 +122,7 @@ func (s *settings) apply(want []linux.Sysctl) ([]string, error) {
 		return nil, nil
 	}
 	var changes []string
+	refused := map[string]bool{} // those that are optional
 	err := s.ns.Do(func() error {
 		diffs, err := sysctlDifferences(want)
 		if err != nil {
@@ -123,7 +131,13 @@ func (s *settings) apply(want []linux.Sysctl) ([]string, error) {
 		if err := s.keep(diffs); err != nil {
 			return err
 		}
-		changes, err = setSysctls(want)
+		if changes, err = setSysctls(want); err != nil {
+			return err
+		}
+		left, err := sysctlDifferences(want)
+		for _, d := range left {
+			refused[d.Object] = true
+		}
 		return err
 	})
 	if err != nil {
@@ -131,7 +145,9 @@ func (s *settings) apply(want []linux.Sysctl) ([]string, error) {
 	}
 	s.known = map[string]string{}
 	for _, w := range want {
-		s.known[w.Key] = w.Value
+		if !refused[w.Key] {
+			s.known[w.Key] = w.Value
+		}
 	}
 	return changes, nil
 }
@@ -141,7 +157,7 @@ func (s *settings) settled(want []linux.Sysctl) bool {
 		return false
 	}
 	for _, w := range want {
-		if s.known[w.Key] != w.Value {
+		if s.known[w.Key] != w.Value && !w.Optional {
 			return false
 		}
 	}
@@ -225,7 +241,9 @@ func (s *settings) restore() error {
 				errs = append(errs, fmt.Errorf("restore sysctl %q: not a network setting", key))
 				continue
 			}
-			errs = append(errs, writeSysctl(key, value))
+			if err := writeSysctl(key, value); !errors.Is(err, fs.ErrNotExist) { // its module is gone
+				errs = append(errs, err)
+			}
 		}
 		return errors.Join(errs...)
 	})

@@ -96,7 +96,7 @@ func sortedPorts(ports []intent.Port) []intent.Port {
 func RenderPort(ip intent.Port, mtu int) (Port, error) {
 	p := Port{
 		Ref: ip.Ref(), Pod: ip.Pod, HostName: ip.HostInterface, Name: ip.Interface, Netns: ip.Netns,
-		HostMAC: claims.GatewayMAC, MAC: ip.MAC, MTU: mtu, Addresses: slices.Clone(ip.Addresses),
+		HostMAC: claims.GatewayMAC, MAC: ip.MAC, MTU: mtu, Addresses: slices.Clone(ip.Addresses), VNI: ip.VNI,
 	}
 	switch {
 	case !validLinkName(ip.Interface):
@@ -151,10 +151,10 @@ func renderSysctls(n intent.Node) []Sysctl {
 	}
 	var out []Sysctl
 	if v4 {
-		out = append(out, Sysctl{"net/ipv4/ip_forward", "1"})
+		out = append(out, Sysctl{Key: "net/ipv4/ip_forward", Value: "1"})
 	}
 	if v6 {
-		out = append(out, Sysctl{"net/ipv6/conf/all/forwarding", "1"})
+		out = append(out, Sysctl{Key: "net/ipv6/conf/all/forwarding", Value: "1"})
 	}
 	return out
 }

@@ -38,6 +38,8 @@ type Sysctl struct {
 	// Key is the path below /proc/sys, "net/ipv4/ip_forward".
 	Key   string
 	Value string
+	// Optional: nothing but what asks for it suffers where it cannot be had.
+	Optional bool
 }
 
 // Tunnel is the one external-mode VXLAN device of a node: it takes outer address
@@ -79,12 +81,14 @@ type Port struct {
 	MTU int
 	// Addresses of the pod, at most one a family, IPv4 first.
 	Addresses []netip.Addr
+	// VNI of the pod's tenant.
+	VNI packet.VNI
 }
 
 // Equal reports whether p and o are the same.
 func (p Port) Equal(o Port) bool {
 	return slices.Equal(p.Addresses, o.Addresses) && p.Ref == o.Ref && p.Pod == o.Pod && p.HostName == o.HostName && p.Name == o.Name && p.Netns == o.Netns &&
-		p.HostMAC == o.HostMAC && p.MAC == o.MAC && p.MTU == o.MTU
+		p.HostMAC == o.HostMAC && p.MAC == o.MAC && p.MTU == o.MTU && p.VNI == o.VNI
 }
 
 // Gateways are the next hops of the pod's default routes, one for each family
@@ -113,9 +117,9 @@ func (p Port) HasIPv6() bool { return slices.ContainsFunc(p.Addresses, netip.Add
 func (p Port) HostSysctls() []Sysctl {
 	return append(quietLink(p.HostName, p.HasIPv6()),
 		// The pod's default gateway is a permanent neighbour: nobody may answer for it.
-		Sysctl{"net/ipv4/conf/" + p.HostName + "/proxy_arp", "0"},
+		Sysctl{Key: "net/ipv4/conf/" + p.HostName + "/proxy_arp", Value: "0"},
 		// The packet filter checks source addresses, per port and for IPv6 too.
-		Sysctl{"net/ipv4/conf/" + p.HostName + "/rp_filter", "0"},
+		Sysctl{Key: "net/ipv4/conf/" + p.HostName + "/rp_filter", Value: "0"},
 	)
 }
 
@@ -125,7 +129,7 @@ func (p Port) PodSysctls() []Sysctl { return quietLink(p.Name, p.HasIPv6()) }
 // Sysctls are the settings of the tunnel device.
 func (t Tunnel) Sysctls() []Sysctl {
 	return append(quietLink(t.Name, slices.ContainsFunc(t.Addresses, func(a TunnelAddress) bool { return a.Addr.Is6() })),
-		Sysctl{"net/ipv4/conf/" + t.Name + "/rp_filter", "0"},
+		Sysctl{Key: "net/ipv4/conf/" + t.Name + "/rp_filter", Value: "0"},
 	)
 }
 
@@ -135,14 +139,14 @@ func (t Tunnel) Sysctls() []Sysctl {
 func quietLink(name string, ipv6 bool) []Sysctl {
 	v6 := "net/ipv6/conf/" + name + "/"
 	s := []Sysctl{
-		{"net/ipv4/conf/" + name + "/accept_redirects", "0"},
-		{v6 + "accept_ra", "0"},
-		{v6 + "accept_redirects", "0"},
-		{v6 + "addr_gen_mode", "1"},
-		{v6 + "autoconf", "0"},
+		{Key: "net/ipv4/conf/" + name + "/accept_redirects", Value: "0"},
+		{Key: v6 + "accept_ra", Value: "0"},
+		{Key: v6 + "accept_redirects", Value: "0"},
+		{Key: v6 + "addr_gen_mode", Value: "1"},
+		{Key: v6 + "autoconf", Value: "0"},
 	}
 	if ipv6 {
-		s = append(s, Sysctl{v6 + "disable_ipv6", "0"})
+		s = append(s, Sysctl{Key: v6 + "disable_ipv6", Value: "0"})
 	}
 	return s
 }

@@ -86,7 +86,19 @@ const ctMask = claims.CTJudged | claims.CTCut
 
 // known accepts packets of flows that were judged before. That is most of them.
 func known() nft.Rule {
-	return rule("flow that was judged", nft.Masked(nft.CTMark, ctMask, claims.CTJudged), nft.Verdict{Kind: nft.Accept})
+	return rule("flow that was judged", seen(), nft.Verdict{Kind: nft.Accept})
+}
+
+// seen matches packets of flows that were judged and not cut.
+func seen() nft.Match { return nft.Masked(nft.CTMark, ctMask, claims.CTJudged) }
+
+// learn lets the flow cache learn from a packet of a flow that was judged and that
+// nobody translates, if the program where it came in asks for that. It asks for TCP and
+// UDP alone, but for the port of VXLAN.
+func learn() nft.Rule {
+	return rule("flow that may pass by", nft.AnyFlag(nft.MetaMark, claims.MarkTry),
+		seen(), nft.AnyFlag(nft.CTState, nft.CTEstablished), nft.NoFlag(nft.CTStatus, nft.CTSNAT|nft.CTDNAT),
+		nft.Mangle{Field: nft.MetaMark, Value: claims.MarkLearn, Mask: claims.MarkLearn}, nft.Verdict{Kind: nft.Accept})
 }
 
 // cut drops packets of flows that were cut, on further conditions.
@@ -173,7 +185,8 @@ func (r *renderer) twice() bool {
 // nor is anything marked for them. What the node sends to a pod is not asked at all, but
 // for answers of a flow that was cut.
 func (r *renderer) toNode() {
-	rules := append(append(icmpErrors(), known(), cut()), r.invalid()...)
+	rules := append([]nft.Rule{drop(vxlanFromPod, vxlanPort)}, icmpErrors()...)
+	rules = append(append(rules, known(), cut()), r.invalid()...)
 	rules = append(rules, rule("answers to the node itself", nft.Is(nft.CTDirection, nft.DirReply), nft.Verdict{Kind: nft.Accept}))
 	rules = append(rules, r.beginning()...)
 	if r.severalVPCs() {
@@ -181,7 +194,7 @@ func (r *renderer) toNode() {
 	}
 	rules = append(rules, r.ask("policies of the sender", nft.MetaIIFName, egressOfPort)...)
 	r.chain("to-node", nil, append(rules, judged())...)
-	r.chain("input", &nft.Base{Type: nft.TypeFilter, Hook: nft.HookInput, Priority: claims.NFTPriorityInput}, rule("pods", fromPorts, to("to-node")))
+	r.chain("input", &nft.Base{Type: nft.TypeFilter, Hook: nft.HookInput, Priority: claims.NFTPriorityInput}, rule("pods", flagged(claims.MarkChecked), fromPorts, to("to-node")))
 	r.sent()
 }
 

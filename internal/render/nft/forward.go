@@ -87,7 +87,11 @@ func (r *renderer) forward() {
 	if len(apart) > 0 {
 		r.chain("apart", nil, apart...)
 	}
-	base := append([]nft.Rule{rule("neither ICMP nor VXLAN", nft.Is(nft.MetaL4Proto, nft.Proto(protoTCP)), to("flows"))}, icmpErrors(fromPorts)...)
+	base := append([]nft.Rule{
+		rule("TCP that was judged", nft.Is(nft.MetaL4Proto, nft.Proto(protoTCP)), nft.NoFlag(nft.MetaMark, claims.MarkTry), seen(), nft.Verdict{Kind: nft.Accept}),
+		learn(),
+		rule("neither ICMP nor VXLAN", nft.Is(nft.MetaL4Proto, nft.Proto(protoTCP)), to("flows")),
+	}, icmpErrors(fromPorts)...)
 	base = append(base,
 		rule("VXLAN of pods", vxlanPort, fromPorts, nft.Verdict{Kind: nft.Jump, Chain: "vxlan-from-port"}),
 		rule("all others", to("flows")))

@@ -14,7 +14,10 @@ import (
 // and not two, since every packet to a peer passes here.
 func (r *renderer) output() {
 	var marks []nft.Rule
-	rules := []nft.Rule{rule("into the tunnel", nft.Is(nft.MetaOIFName, nft.IfName(claims.VXLANDevice)), to("output-tunnel"))}
+	rules := []nft.Rule{
+		rule("the tunnel is no flow", flagged(claims.MarkTunnel), nft.Notrack{}, nft.Verdict{Kind: nft.Accept}),
+		rule("into the tunnel", nft.Is(nft.MetaOIFName, nft.IfName(claims.VXLANDevice)), to("output-tunnel")),
+	}
 	for _, f := range families {
 		name := "vpc-of-address-" + f.suffix
 		m := nft.Set{Name: name, Key: []nft.Type{f.typ}, Data: []nft.Type{nft.TypeVerdict}, Interval: true}
@@ -29,7 +32,6 @@ func (r *renderer) output() {
 		}
 		r.sets = append(r.sets, m)
 		marks = append(marks, rule("VPC of the destination", nft.VMap{Key: nft.Select(f.daddr), Map: name}))
-		rules = append(rules, rule("the tunnel is no flow", vxlanPort, in(f.daddr, "nodes-"+f.suffix), nft.Notrack{}))
 	}
 	r.chain("output-tunnel", nil, marks...)
 	r.chain("output", &nft.Base{Type: nft.TypeFilter, Hook: nft.HookOutput, Priority: claims.NFTPriorityRaw}, rules...)
@@ -52,12 +54,17 @@ func familyOf(a netip.Addr) family {
 // service would take it for the node's and hand out the node's credentials. It is
 // dropped here, where the destination is final and one packet of each flow passes.
 func (r *renderer) postrouting() {
-	rules := []nft.Rule{rule("the node to itself", nft.Is(nft.MetaOIFName, nft.IfName("lo")), nft.Verdict{Kind: nft.Accept})}
+	device := nft.IfName(claims.VXLANDevice)
+	accept := nft.Verdict{Kind: nft.Accept}
+	rules := []nft.Rule{
+		rule("between pods", flagged(claims.MarkChecked), intoPorts, accept),
+		rule("between pods", flagged(claims.MarkChecked), nft.Is(nft.MetaOIFName, device), accept),
+		rule("the node to itself", nft.Is(nft.MetaOIFName, nft.IfName("lo")), accept),
+	}
 	for _, f := range families {
 		rules = append(rules, drop("link-local destination beyond the node",
 			nft.Is(f.daddr, nft.Prefix(f.linkLocal)), in(f.saddr, "subnets-"+f.suffix)))
 	}
-	device := nft.IfName(claims.VXLANDevice)
 	for _, n := range r.node.Subnets {
 		for _, p := range n.CIDRs {
 			f := familyOf(p.Addr())

@@ -177,7 +177,7 @@ func probes(pod, peer netip.Addr, outward bool) (out []packet.Packet) {
 func walk(t rapid.TB, rules *sim.Ruleset, h nft.Hook, p packet.Packet, in, out string) sim.Result {
 	t.Helper()
 	q := sim.Of(p)
-	q.In, q.Out = in, out
+	q.In, q.Out, q.Mark = in, out, claims.MarkChecked
 	q.CT = sim.CT{State: nft.CTNew, First: true}
 	r, err := rules.Hook(h, q, nil, false)
 	if err != nil {
@@ -349,7 +349,7 @@ func TestFlows(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			p := sim.Of(tt.p)
-			p.In, p.Out, p.CT = tt.in, tt.out, tt.ct
+			p.In, p.Out, p.CT, p.Mark = tt.in, tt.out, tt.ct, claims.MarkChecked
 			r, err := tt.rules.Hook(tt.hook, p, nil, false)
 			if err != nil {
 				t.Fatal(err)

@@ -22,12 +22,11 @@ const (
 // family is what differs between IPv4 and IPv6 in a rule.
 type family struct {
 	suffix       string
+	proto        nft.Value
 	typ          nft.Type
 	saddr, daddr nft.Field
 	is4          bool
 	loopback     netip.Prefix
-	// group holds the addresses of several hosts, and IPv4's reserved ones.
-	group netip.Prefix
 	// linkLocal addresses have a meaning on one link only (RFC 3927, RFC 4291 §2.5.6).
 	linkLocal netip.Prefix
 	icmp      uint8
@@ -37,12 +36,12 @@ type family struct {
 
 var families = [...]family{
 	{
-		"4", nft.TypeIPv4Addr, nft.IPSaddr, nft.IPDaddr, true, netip.MustParsePrefix("127.0.0.0/8"),
-		netip.MustParsePrefix("224.0.0.0/3"), netip.MustParsePrefix("169.254.0.0/16"), 1, nft.CTOriginalIPSaddr, nft.CTReplyIPSaddr,
+		"4", nft.IPv4, nft.TypeIPv4Addr, nft.IPSaddr, nft.IPDaddr, true, netip.MustParsePrefix("127.0.0.0/8"),
+		netip.MustParsePrefix("169.254.0.0/16"), 1, nft.CTOriginalIPSaddr, nft.CTReplyIPSaddr,
 	},
 	{
-		"6", nft.TypeIPv6Addr, nft.IP6Saddr, nft.IP6Daddr, false, netip.MustParsePrefix("::1/128"),
-		netip.MustParsePrefix("ff00::/8"), netip.MustParsePrefix("fe80::/10"), 58, nft.CTOriginalIP6Saddr, nft.CTReplyIP6Saddr,
+		"6", nft.IPv6, nft.TypeIPv6Addr, nft.IP6Saddr, nft.IP6Daddr, false, netip.MustParsePrefix("::1/128"),
+		netip.MustParsePrefix("fe80::/10"), 58, nft.CTOriginalIP6Saddr, nft.CTReplyIP6Saddr,
 	},
 }
 

@@ -1,37 +1,14 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause)
 //
-// The two tc programs of the tunnel device (docs/wire.md). One VXLAN device in
-// external mode serves every VPC and every peer: wire_out gives each packet its
-// tunnel key, wire_in holds each packet from the wire against the contract.
+// The tc programs of the node. One VXLAN device in external mode serves every VPC and
+// every peer: wire_out gives each packet its tunnel key, wire_in holds each packet from
+// the wire against the contract (docs/wire.md). On the node's end of each pod's link
+// port_in checks what the pod sends and port_out learns which flows may pass by
+// (flow.h).
 
-#include <linux/bpf.h>
-#include <linux/if_ether.h>
-#include <linux/ip.h>
-#include <linux/ipv6.h>
-#include <bpf/bpf_endian.h>
-#include <bpf/bpf_helpers.h>
-
-// internal/claims: the VNI lies around kube-proxy's two bits of the mark.
-#define MARK_VNI_MASK 0x03ff3fffU
-#define MARK_OF(vni) (((vni) & 0x3fffU) | (((vni) & 0xffc000U) << 2))
-#define VNI_OF(mark) (((mark) & 0x3fffU) | (((mark) >> 2) & 0xffc000U))
-
-// TCX_NEXT and TC_ACT_UNSPEC, TCX_DROP and TC_ACT_SHOT are the same numbers.
-#define NEXT (-1)
-#define DROP 2
-
-// Why a packet was dropped: the indices of drops. Keep in step with wire.go.
-enum reason {
-	OUT_MALFORMED,   // not an IP packet, or an IPv4 address in IPv6
-	OUT_NO_VNI,      // no VNI in the mark, or one that belongs to no VPC
-	OUT_NO_ROUTE,    // no node has the destination
-	OUT_LOCAL,       // the destination is on this node and has no port
-	IN_MALFORMED,    // not an IP packet, an IPv4 address in IPv6, or no tunnel key
-	IN_UNKNOWN_VNI,  // the VNI belongs to no VPC
-	IN_BAD_SOURCE,   // the inner source is not at the node that sent the packet
-	IN_NOT_LOCAL,    // the inner destination is not on this node
-	REASONS,
-};
+#include "common.h"
+#include "flow.h"
+#include "port.h"
 
 struct place_key {
 	__u32 prefixlen;  // counts vpc and addr
@@ -61,21 +38,6 @@ struct {
 	__type(key, __u32);    // VNI
 	__type(value, __u32);  // the VPC's own VNI
 } fl_vnis SEC(".maps");
-
-struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, REASONS);
-	__type(key, __u32);
-	__type(value, __u64);
-} fl_drops SEC(".maps");
-
-static __always_inline int drop(__u32 why)
-{
-	__u64 *n = bpf_map_lookup_elem(&fl_drops, &why);
-	if (n)
-		*n += 1;
-	return DROP;
-}
 
 // mapped says whether an address is ::ffff:a.b.c.d, by which the maps know IPv4. On
 // no wire may an IPv6 packet bear one: it would pass for an IPv4 pod.
@@ -108,6 +70,68 @@ static __always_inline int addresses(struct __sk_buff *skb, __u8 *src, __u8 *dst
 	return -1;
 }
 
+// Where addresses were found, by CPU: a longest prefix costs many times as much. What is
+// in here is of one generation of the flow cache's, which counts all changes.
+#define PLACE_SLOTS 512
+
+struct place_slot {
+	__u8 addr[16];
+	__u32 vni;
+	__u32 generation;  // 0: nothing is known
+	struct place place;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, PLACE_SLOTS);
+	__type(key, __u32);
+	__type(value, struct place_slot);
+} fl_place_slots SEC(".maps");
+
+static __always_inline int same(const __u8 *x, const __u8 *y)
+{
+	// As two words: the verifier has no memcmp.
+	__u64 a[2], b[2];
+	__builtin_memcpy(a, x, 16);
+	__builtin_memcpy(b, y, 16);
+	return a[0] == b[0] && a[1] == b[1];
+}
+
+// place_of finds where an address is, in the VPC that a VNI belongs to. known is 0 if
+// there is no such VPC.
+static __always_inline struct place *place_of(__u32 vni, struct place_key *k, __u32 generation, int *known)
+{
+	__u32 slot;
+	__builtin_memcpy(&slot, k->addr + 12, 4);
+	slot = ((slot + vni) * 0x9e3779b1U) >> 23;
+	struct place_slot *s = bpf_map_lookup_elem(&fl_place_slots, &slot);
+	*known = 1;
+	if (s && generation && s->generation == generation && s->vni == vni && same(s->addr, k->addr))
+		return &s->place;
+	__u32 *vpc = bpf_map_lookup_elem(&fl_vnis, &vni);
+	if (!vpc) {
+		*known = 0;
+		return 0;
+	}
+	k->prefixlen = 8 * (sizeof(k->vpc) + sizeof(k->addr));
+	k->vpc = bpf_htonl(*vpc);
+	struct place *p = bpf_map_lookup_elem(&fl_places, k);
+	if (p && s) {
+		s->generation = generation;
+		s->vni = vni;
+		__builtin_memcpy(s->addr, k->addr, 16);
+		s->place = *p;
+	}
+	return p;
+}
+
+static __always_inline __u32 current_generation(void)
+{
+	__u32 zero = 0;
+	struct flow_config *c = bpf_map_lookup_elem(&fl_cache, &zero);
+	return c ? c->generation : 0;
+}
+
 SEC("tc")
 int wire_out(struct __sk_buff *skb)
 {
@@ -116,15 +140,10 @@ int wire_out(struct __sk_buff *skb)
 		return drop(OUT_MALFORMED);
 
 	__u32 vni = VNI_OF(skb->mark);
-	__u32 *vpc = bpf_map_lookup_elem(&fl_vnis, &vni);
-	if (!vpc)
-		return drop(OUT_NO_VNI);
-
-	dst.prefixlen = 8 * (sizeof(dst.vpc) + sizeof(dst.addr));
-	dst.vpc = bpf_htonl(*vpc);
-	struct place *to = bpf_map_lookup_elem(&fl_places, &dst);
+	int known;
+	struct place *to = place_of(vni, &dst, current_generation(), &known);
 	if (!to)
-		return drop(OUT_NO_ROUTE);
+		return drop(known ? OUT_NO_ROUTE : OUT_NO_VNI);
 	if (to->local)
 		return drop(OUT_LOCAL);
 
@@ -142,9 +161,12 @@ int wire_out(struct __sk_buff *skb)
 	}
 	__u8 mac[6];
 	__builtin_memcpy(mac, to->mac, 6);
+	flow_learn(skb);
 	if (bpf_skb_set_tunnel_key(skb, &key, sizeof(key), flags) < 0 ||
 	    bpf_skb_store_bytes(skb, 0, mac, 6, 0) < 0)
 		return drop(OUT_MALFORMED);
+	// The mark stays with the packet around this one: the filter knows it by this bit.
+	skb->mark = (skb->mark & ~(MARK_OURS ^ MARK_VNI_MASK)) | MARK_TUNNEL;
 	return NEXT;
 }
 
@@ -170,28 +192,17 @@ int wire_in(struct __sk_buff *skb)
 		return drop(IN_MALFORMED);
 
 	__u32 vni = key.tunnel_id;
-	__u32 *vpc = bpf_map_lookup_elem(&fl_vnis, &vni);
-	if (!vpc)
-		return drop(IN_UNKNOWN_VNI);
+	int known;
+	__u32 generation = current_generation();
+	struct place *from = place_of(vni, &src, generation, &known);
+	if (!from || from->local || from->outer6 != outer6 || !same(from->outer, outer))
+		return drop(known ? IN_BAD_SOURCE : IN_UNKNOWN_VNI);
 
-	src.prefixlen = dst.prefixlen = 8 * (sizeof(dst.vpc) + sizeof(dst.addr));
-	src.vpc = dst.vpc = bpf_htonl(*vpc);
-	struct place *from = bpf_map_lookup_elem(&fl_places, &src);
-	if (!from || from->local || from->outer6 != outer6)
-		return drop(IN_BAD_SOURCE);
-	// Compared as two words: the verifier has no memcmp.
-	__u64 a[2], b[2];
-	__builtin_memcpy(a, from->outer, 16);
-	__builtin_memcpy(b, outer, 16);
-	if (a[0] != b[0] || a[1] != b[1])
-		return drop(IN_BAD_SOURCE);
-
-	struct place *to = bpf_map_lookup_elem(&fl_places, &dst);
+	struct place *to = place_of(vni, &dst, generation, &known);
 	if (!to || !to->local)
 		return drop(IN_NOT_LOCAL);
 
-	skb->mark = (skb->mark & ~MARK_VNI_MASK) | MARK_OF(vni);
-	return NEXT;
+	return flow_pass(skb, MARK_CHECKED | MARK_OF(vni));
 }
 
 char _license[] SEC("license") = "Dual BSD/GPL";

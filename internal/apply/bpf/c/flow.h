@@ -1,0 +1,258 @@
+// SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause)
+//
+// The flow cache: packets of flows that live, were judged and are not translated pass by
+// the kernel's own path, from the program where they come in to the link that they leave
+// by. A flow is learned from a packet that took the whole path:
+//
+//	in     the program puts into the mark that it would like to know the flow, with the
+//	       generation of the time: it was current before anything was judged
+//	filter a rule adds MARK_LEARN if the flow is established, judged, not cut and not
+//	       translated
+//	out    the program on the link that it leaves by notes where the flow goes, unless
+//	       the generation is another by now
+//
+// What is noted holds for half a second, so that the kernel's path sees one packet of
+// each flow in that time: conntrack keeps the flow, and what others change in rules and
+// routes counts. What the agent changes counts at once: it raises the generation.
+
+#include <linux/tcp.h>
+
+#define FLOW_LIFE_NS 500000000ULL
+#define VXLAN_PORT 4789
+
+#define FLOW_TCP 6
+#define FLOW_UDP 17
+
+struct flow_config {
+	__u32 generation;
+	__u32 mtu;  // of all links of ours; 0: there is no cache
+};
+
+struct flow_key {
+	__u32 ifindex;  // where it comes in
+	__u32 mark;     // the VNI in it
+	__u8 src[16];   // IPv4 as ::ffff:a.b.c.d
+	__u8 dst[16];
+	__be16 sport;
+	__be16 dport;
+	__u32 protocol;
+};
+
+struct flow {
+	__u64 expires;  // of the monotonic clock, in ns
+	__u32 generation;
+	__u32 ifindex;  // where it leaves
+	__u32 mark;
+	__u8 ethernet[ETH_HLEN];
+	__u8 pad[6];
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct flow_config);
+} fl_cache SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 1 << 14);
+	__type(key, struct flow_key);
+	__type(value, struct flow);
+} fl_flows SEC(".maps");
+
+// Whether a flow that falls into a slot may be in fl_flows: what cannot be there, as all
+// that is short-lived, is not looked for.
+#define FLOW_SLOTS_BITS 13
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1 << FLOW_SLOTS_BITS);
+	__type(key, __u32);
+	__type(value, __u8);
+} fl_known SEC(".maps");
+
+// flow_try is how a generation shows in the mark: 1 to 3. It comes again after three
+// changes, each of which takes the agent longer than a packet its way.
+static __always_inline __u32 flow_try(__u32 generation)
+{
+	return (generation % 3 + 1) << MARK_TRY_SHIFT;
+}
+
+// flow_key_of reads the flow of a packet that may pass by: whole, without options or
+// extensions, with hops left, of a size that the links carry, and no beginning or end of
+// a connection. It returns 0 for all others, 1 for those with data, 2 for those without.
+// salt is another number for each packet of a flow.
+static __always_inline int flow_key_of(struct __sk_buff *skb, struct flow_key *k, __u32 mtu, __u32 *salt)
+{
+	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
+	__u32 length = skb->len - ETH_HLEN, headers;
+	void *transport;
+
+	if (skb->vlan_present || skb->pkt_type)
+		return 0;
+	if (skb->protocol == bpf_htons(ETH_P_IP)) {
+		struct iphdr *ip = data + ETH_HLEN;
+		if ((void *)(ip + 1) > end)
+			return 0;
+		if (*(__u8 *)ip != 0x45 || ip->frag_off & bpf_htons(0xbfff) || ip->ttl < 2 ||
+		    bpf_ntohs(ip->tot_len) != length)
+			return 0;
+		k->src[10] = k->src[11] = k->dst[10] = k->dst[11] = 0xff;
+		__builtin_memcpy(k->src + 12, &ip->saddr, 4);
+		__builtin_memcpy(k->dst + 12, &ip->daddr, 4);
+		k->protocol = ip->protocol;
+		transport = ip + 1;
+		headers = sizeof(*ip);
+	} else if (skb->protocol == bpf_htons(ETH_P_IPV6)) {
+		struct ipv6hdr *ip = data + ETH_HLEN;
+		if ((void *)(ip + 1) > end)
+			return 0;
+		if (*(__u8 *)ip >> 4 != 6 || ip->hop_limit < 2 || bpf_ntohs(ip->payload_len) + sizeof(*ip) != length)
+			return 0;
+		__builtin_memcpy(k->src, &ip->saddr, 16);
+		__builtin_memcpy(k->dst, &ip->daddr, 16);
+		k->protocol = ip->nexthdr;
+		transport = ip + 1;
+		headers = sizeof(*ip);
+	} else {
+		return 0;
+	}
+	if (k->protocol == FLOW_TCP) {
+		struct tcphdr *tcp = transport;
+		if ((void *)(tcp + 1) > end || tcp->syn || tcp->fin || tcp->rst || !tcp->ack || tcp->doff < 5)
+			return 0;
+		k->sport = tcp->source;
+		k->dport = tcp->dest;
+		headers += tcp->doff * 4;
+		*salt = bpf_ntohl(tcp->seq) + bpf_ntohl(tcp->ack_seq);
+	} else if (k->protocol == FLOW_UDP) {
+		__be16 *ports = transport;
+		if (transport + 8 > end || ports[1] == bpf_htons(VXLAN_PORT))
+			return 0;
+		k->sport = ports[0];
+		k->dport = ports[1];
+		headers += 8;
+		*salt = bpf_get_prandom_u32();
+	} else {
+		return 0;
+	}
+	if (length < headers || (skb->gso_size ? headers + skb->gso_size : length) > mtu)
+		return 0;
+	return length > headers ? 1 : 2;
+}
+
+// flow_slot is where fl_known tells of a flow.
+static __always_inline __u8 *flow_slot(struct flow_key *k)
+{
+	__u32 a, b;
+	__builtin_memcpy(&a, k->src + 12, 4);
+	__builtin_memcpy(&b, k->dst + 12, 4);
+	__u32 hash = (a * 31 + b + k->sport * 65537U + k->dport) * 0x9e3779b1U;
+	hash >>= 32 - FLOW_SLOTS_BITS;
+	return bpf_map_lookup_elem(&fl_known, &hash);
+}
+
+// flow_forward sends a packet the way that its flow is known to go. It returns NEXT,
+// and leaves the packet as it is, if it cannot.
+static __always_inline int flow_forward(struct __sk_buff *skb, struct flow *f)
+{
+	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
+	__u32 to = f->ifindex, mark = f->mark;
+
+	if (skb->protocol == bpf_htons(ETH_P_IP)) {
+		struct {
+			__u8 pad[2];
+			__u8 ethernet[ETH_HLEN];
+			struct iphdr ip;
+		} h;
+		if (data + ETH_HLEN + sizeof(h.ip) > end)
+			return NEXT;
+		__builtin_memcpy(h.ethernet, f->ethernet, ETH_HLEN);
+		__builtin_memcpy(&h.ip, data + ETH_HLEN, sizeof(h.ip));
+		h.ip.ttl--;
+		// RFC 1141: one less in the upper byte of a word is one more in the sum.
+		__u32 check = h.ip.check;
+		check += bpf_htons(0x0100);
+		h.ip.check = check + (check >= 0xffff);
+		if (bpf_skb_store_bytes(skb, 0, h.ethernet, ETH_HLEN + sizeof(h.ip), 0) < 0)
+			return NEXT;
+	} else {
+		struct ipv6hdr *ip = data + ETH_HLEN;
+		if ((void *)(ip + 1) > end)
+			return NEXT;
+		__u8 left = ip->hop_limit - 1, ethernet[ETH_HLEN];
+		__builtin_memcpy(ethernet, f->ethernet, ETH_HLEN);
+		if (bpf_skb_store_bytes(skb, ETH_HLEN + __builtin_offsetof(struct ipv6hdr, hop_limit), &left, 1, BPF_F_RECOMPUTE_CSUM) < 0)
+			return NEXT;
+		// Writable by now.
+		if (bpf_skb_store_bytes(skb, 0, ethernet, ETH_HLEN, 0) < 0)
+			return DROP;
+	}
+	skb->mark = mark;
+	return bpf_redirect(to, 0);
+}
+
+// flow_pass ends a program on the way in: the packet is good, and gets our bits of the
+// mark. It passes by if its flow is known.
+static __always_inline int flow_pass(struct __sk_buff *skb, __u32 bits)
+{
+	__u32 zero = 0;
+	struct flow_key k = {};
+	struct flow_config *c = bpf_map_lookup_elem(&fl_cache, &zero);
+
+	skb->mark = (skb->mark & ~MARK_OURS) | bits;
+	if (!c || !c->mtu)
+		return NEXT;
+	__u32 generation = c->generation;
+	__u32 salt = 0;
+	int kind = flow_key_of(skb, &k, c->mtu, &salt);
+	if (!kind)
+		return NEXT;
+	__u8 *known = flow_slot(&k);
+	if (known && *known) {
+		k.ifindex = skb->ifindex;
+		k.mark = bits & MARK_VNI_MASK;
+		struct flow *f = bpf_map_lookup_elem(&fl_flows, &k);
+		if (f && f->generation == generation && f->expires > bpf_ktime_get_ns())
+			return flow_forward(skb, f);
+		if (f) { // it lived, and is likely to go on
+			skb->mark |= flow_try(generation);
+			return NEXT;
+		}
+		*known = 0;
+	}
+	// One in some packets is learned from, so that short connections do not pay for what
+	// they never use.
+	if ((salt * 0x9e3779b1U) >> 27 < (kind == 1 ? 4 : 1))
+		skb->mark |= flow_try(generation);
+	return NEXT;
+}
+
+// flow_learn notes where a packet goes that the filter has allowed to be learned from.
+static __always_inline void flow_learn(struct __sk_buff *skb)
+{
+	__u32 zero = 0, mark = skb->mark, salt;
+	struct flow_key k = {};
+	struct flow f = {};
+
+	if (!(mark & MARK_LEARN))
+		return;
+	skb->mark = mark & ~(MARK_LEARN | MARK_TRY_MASK);
+	struct flow_config *c = bpf_map_lookup_elem(&fl_cache, &zero);
+	if (!c || !c->mtu || flow_try(c->generation) != (mark & MARK_TRY_MASK))
+		return;
+	k.ifindex = skb->ingress_ifindex;
+	if (!k.ifindex || k.ifindex == skb->ifindex || !flow_key_of(skb, &k, c->mtu, &salt))
+		return;
+	k.mark = mark & MARK_VNI_MASK;
+	f.generation = c->generation;
+	f.expires = bpf_ktime_get_ns() + FLOW_LIFE_NS;
+	f.ifindex = skb->ifindex;
+	f.mark = skb->mark;
+	if (bpf_skb_load_bytes(skb, 0, f.ethernet, ETH_HLEN) < 0)
+		return;
+	__u8 *known = flow_slot(&k);
+	if (known && bpf_map_update_elem(&fl_flows, &k, &f, BPF_ANY) == 0)
+		*known = 1;
+}

@@ -1,0 +1,42 @@
+package bpf
+
+import (
+	"fmt"
+
+	"github.com/cilium/ebpf"
+)
+
+// Cache turns the flow cache on or off. mtu is that of all links of ours, in bytes:
+// what is larger never passes by. It returns what it changed, for people.
+func (w *Wire) Cache(on bool, mtu int) ([]string, error) {
+	if !on || !w.cache {
+		mtu = 0
+	}
+	if w.flows.Mtu == uint32(mtu) {
+		return nil, nil
+	}
+	if err := w.putCache(uint32(mtu)); err != nil {
+		return nil, err
+	}
+	if mtu == 0 {
+		return []string{"let no established connection pass by any more"}, nil
+	}
+	return []string{fmt.Sprintf("let established connections pass by (MTU %d)", mtu)}, nil
+}
+
+// Invalidate makes the programs forget what they have learned of flows and places: from
+// now on no packet passes by that is not of a flow learned from one that comes later.
+func (w *Wire) Invalidate() error { return w.putCache(w.flows.Mtu) }
+
+// putCache begins a new generation.
+func (w *Wire) putCache(mtu uint32) error {
+	c := wireFlowConfig{Generation: w.flows.Generation + 1, Mtu: mtu}
+	if c.Generation == 0 { // which programs take for none
+		c.Generation = 1
+	}
+	if err := w.objects.FlCache.Update(uint32(0), c, ebpf.UpdateAny); err != nil {
+		return fmt.Errorf("write BPF map fl_cache: %w", err)
+	}
+	w.flows = c
+	return nil
+}
