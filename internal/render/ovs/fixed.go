@@ -124,13 +124,21 @@ func judgedFlow() of.Term {
 	return of.Masked(of.CTMark, uint64(claims.CTJudged), uint64(claims.CTJudged|claims.CTCut))
 }
 
-// flows looks flows up and tells new ones from those that were judged.
+// lookUp finds a packet's flow.
+func lookUp() of.Action { return of.CT{Recirc: true, Table: TableFlows, ZoneSource: Zone} }
+
+// flows looks flows up and tells new ones from those that were judged. Only what has a
+// pod of this node at one end has a flow here: what the node exchanges with the rest of
+// its VPC is judged by the nodes of the pods, and may go by the tunnel in one direction
+// and without it in the other.
 func (r *renderer) flows(w *writer) {
 	for _, f := range families {
-		w.add(TableTrack, 10, "look the flow up", when(f.ip), of.CT{Recirc: true, Table: TableFlows, ZoneSource: Zone})
+		w.add(TableTrack, 20, "from the node itself, to no pod here", when(is(Source, Node), f.ip), load(Judged, 1), to(TableRoute))
+		w.add(TableTrack, 10, "look the flow up", when(f.ip), lookUp())
 	}
 	w.add(TableTrack, 0, "neither IPv4 nor IPv6", nil)
 	w.add(TableFlows, 60, FlowCut, when(of.Masked(of.CTMark, uint64(claims.CTCut), uint64(claims.CTCut))))
+	w.add(TableFlows, 55, "the node itself is not asked", when(ctState(of.CTTracked|of.CTInvalid, 0), is(Source, Node)), load(Judged, 1), to(TableRoute))
 	w.add(TableFlows, 50, NoFlow, when(ctState(of.CTTracked|of.CTInvalid, 0)))
 	w.add(TableFlows, 30, "flow that was judged", when(judgedFlow()), load(Judged, 1), to(TableRoute))
 	w.add(TableFlows, 25, AnswerUnjudged, when(ctState(of.CTTracked|of.CTReply, 0)))

@@ -103,11 +103,16 @@ func metric(dst netip.Prefix) uint32 {
 	return 1024
 }
 
-// source is the node's own address towards the Subnet around dst.
+// source is the address by which the bridge knows the node towards the pods here around
+// dst.
 func source(n intent.Node, dst netip.Prefix) netip.Addr {
 	for _, s := range n.Subnets {
 		if slices.ContainsFunc(s.CIDRs, func(c netip.Prefix) bool { return c.Bits() <= dst.Bits() && c.Contains(dst.Addr()) }) {
-			return n.Source(s, dst.Addr().Is4())
+			a := knownBy(n, s, dst.Addr().Is4())
+			if !a.IsValid() {
+				a, _ = underlay(n, dst.Addr().Is4())
+			}
+			return a
 		}
 	}
 	return netip.Addr{}

@@ -43,19 +43,19 @@ func hostText(h Host) string {
 }
 
 func TestHostGolden(t *testing.T) {
-	for name, n := range map[string]intent.Node{"cross-node": withPeers(single()), "ipv6": onlyIPv6()} {
+	for name, n := range map[string]intent.Node{"cross-node": withPeers(single()), "ipv6": onlyIPv6(), "routed": routed()} {
 		golden(t, name+".host", hostText(RenderHost(n)))
 	}
 }
 
 func TestTableGolden(t *testing.T) {
-	for name, n := range map[string]intent.Node{"cross-node": withPeers(single()), "tenants": tenants(), "empty": {Name: "n1"}} {
+	for name, n := range map[string]intent.Node{"cross-node": withPeers(single()), "tenants": tenants(), "routed": routed(), "empty": {Name: "n1"}} {
 		for _, datapath := range []string{System, Netdev} {
 			table := RenderTable(n, Switch{Datapath: datapath})
 			if err := table.Validate(); err != nil {
 				t.Errorf("%s on %s: %v", name, datapath, err)
 			}
-			if name == "cross-node" {
+			if name == "cross-node" || name == "routed" && datapath == Netdev {
 				golden(t, name+"-"+datapath+".nft", table.String())
 			}
 		}

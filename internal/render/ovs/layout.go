@@ -8,7 +8,7 @@ import (
 
 // Version is that of the pipeline. It is raised whenever the flows of the same intent
 // become others.
-const Version = 1
+const Version = 2
 
 // The tables. Packets only go forward. The gaps are for what comes later.
 const (

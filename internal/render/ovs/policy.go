@@ -209,7 +209,7 @@ type treated struct {
 const saving = 16
 
 func (w *listWriter) write(p *peers) {
-	rest, groups := w.treat()
+	rest, groups := w.treat(p)
 	// The flow for all that no other one names is that of strangers: peers in no set of the
 	// list. Only where that saves many flows it is that of others.
 	strangers := len(p.classes) - len(w.classes) + len(rest.classes)
@@ -263,7 +263,7 @@ func (w *listWriter) strangers(rest treated, groups []treated) {
 
 // treat finds what the list does to peers in none of its sets, and to the classes.
 // Those that it treats like strangers are rest's.
-func (w *listWriter) treat() (rest treated, groups []treated) {
+func (w *listWriter) treat(p *peers) (rest treated, groups []treated) {
 	bySet := map[string][]int{}
 	var always []int
 	for i, r := range w.list.Rules {
@@ -276,14 +276,17 @@ func (w *listWriter) treat() (rest treated, groups []treated) {
 	}
 	rest.conduct = conductOf(w.list.Rules, always)
 	rest.key = rest.conduct.key()
+	about := make(map[*class][]int, len(w.classes))
+	for s, rules := range bySet {
+		for _, c := range p.bySet[s] {
+			about[c] = append(about[c], rules...)
+		}
+	}
 	byRules, byKey := map[string]*decided{}, map[string]int{rest.key: -1}
 	var rules []int
 	var id []byte
 	for _, c := range w.classes {
-		rules = append(rules[:0], always...)
-		for _, s := range c.sets {
-			rules = append(rules, bySet[s]...)
-		}
+		rules = append(append(rules[:0], always...), about[c]...)
 		slices.Sort(rules)
 		rules = slices.Compact(rules)
 		id = id[:0]

@@ -130,6 +130,7 @@ func (p renderedPort) receives(w *writer, name string, a netip.Addr) {
 	if tenant := p.isolated(); tenant != 0 {
 		actions = append(actions, load(TargetTenant, uint64(tenant)))
 	}
+	w.add(TableTrack, 30, "from the node itself to "+name, when(is(Source, Node), is(VPC, uint64(p.vpc.vni)), f.ip, addr(f.dst, a)), lookUp())
 	w.add(TableRoute, routePriority(routeHere, netip.PrefixFrom(a, a.BitLen())), name,
 		when(is(VPC, uint64(p.vpc.vni)), f.ip, addr(f.dst, a)), append(actions, to(TableWays))...)
 }

@@ -62,6 +62,8 @@ func (r *renderer) routes() {
 		f, p := familyOf(t.Addr), netip.PrefixFrom(t.Addr, t.Addr.BitLen())
 		w.add(TableRoute, routePriority(routeHere, p), "the node itself: "+t.Ref().String(), when(is(VPC, uint64(own.vni)), f.ip, addr(f.dst, t.Addr)),
 			load(Target, Node), to(TableWays))
+		w.add(TableTrack, 20, "from the tunnel to the node itself: "+t.Ref().String(), when(is(Source, Tunnel), is(VPC, uint64(own.vni)), f.ip, addr(f.dst, t.Addr)),
+			load(Judged, 1), to(TableRoute))
 	}
 	r.part("routes", w)
 }

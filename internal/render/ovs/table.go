@@ -70,6 +70,7 @@ const (
 	setDirect  = "direct-"  // what peers have without the tunnel
 	setNodes   = "nodes-"   // underlay addresses, and the node's own in Subnets
 	setHere    = "here-"    // blocks of this node and addresses lent to it
+	setOwn     = "own-"     // the node's own in the Subnets of one VPC, which follows
 )
 
 func (t *tableWriter) sets() {
@@ -100,6 +101,15 @@ func (t *tableWriter) sets() {
 	t.intervals(setDirect, &direct)
 	t.intervals(setNodes, &nodes)
 	t.intervals(setHere, here(t.node))
+	for _, v := range t.node.VPCs {
+		var own netipx.IPSetBuilder
+		for _, a := range t.node.Tunnels {
+			if a.VPC == v.Name {
+				own.Add(a.Addr)
+			}
+		}
+		t.intervals(ownName(v.Name)+"-", &own)
+	}
 	for _, nat := range t.node.NATs {
 		var sources, except netipx.IPSetBuilder
 		for _, p := range nat.Sources {
@@ -225,7 +235,7 @@ func (t *tableWriter) output(s Switch) {
 // nothing to link-local addresses leave the node (a cloud's metadata service would take
 // it for the node's).
 func (t *tableWriter) postrouting() {
-	var rules []nft.Rule
+	rules := []nft.Rule{rule("the node to itself", nft.Is(nft.MetaOIFName, nft.IfName("lo")), nft.Verdict{Kind: nft.Accept})}
 	for _, f := range nftFamilies {
 		rules = append(rules, drop("link-local destination beyond the node",
 			notToBridge, nft.Is(f.daddr, nft.Prefix(f.linkLocal)), in(f.saddr, setSubnets+f.suffix)))
@@ -251,18 +261,25 @@ func (t *tableWriter) intoBridge(s intent.Subnet, c netip.Prefix) (rules []nft.R
 	f := nftFamilyOf(c.Addr())
 	to := []nft.Statement{intoBridge, nft.Is(f.daddr, nft.Prefix(c))}
 	here, own := append(to[:2:2], in(f.daddr, setHere+f.suffix)), t.node.Source(s, f.is4)
-	if known := knownBy(t.node, s, f.is4); known.IsValid() {
+	u, hasUnderlay := underlay(t.node, f.is4)
+	switch known := knownBy(t.node, s, f.is4); {
+	case known.IsValid():
 		dst := to
 		if !own.IsValid() {
 			dst = here // elsewhere another Subnet's address would not be expected
 		}
-		rules = append(rules, rule("the node itself", append(dst[:len(dst):len(dst)], ownSource, nft.Counter{}, nft.NAT{Kind: nft.SNAT, Addr: known})...))
+		rules = append(
+			rules,
+			rule("the node itself, by an address in the VPC", append(to[:2:2], in(f.saddr, ownName(s.VPC)+"-"+f.suffix), nft.Verdict{Kind: nft.Accept})...),
+			rule("the node itself", append(dst[:len(dst):len(dst)], ownSource, nft.Counter{}, nft.NAT{Kind: nft.SNAT, Addr: known})...))
 		// What kube-proxy would masquerade gets an address of the node that is not the one
 		// by which the bridge knows the node itself: it is somebody else's, and is judged.
-		if u, ok := underlay(t.node, f.is4); ok {
+		if hasUnderlay {
 			rules = append(rules, rule("masqueraded by others", append(here[:3:3],
 				nft.Masked(nft.MetaMark, markMasquerade, markMasquerade), nft.Counter{}, nft.NAT{Kind: nft.SNAT, Addr: u, Flags: nft.NATFullyRandom})...))
 		}
+	case hasUnderlay:
+		rules = append(rules, rule("the node itself, by its underlay address", append(here[:3:3], ownSource, nft.Counter{}, nft.NAT{Kind: nft.SNAT, Addr: u})...))
 	}
 	if own.IsValid() && s.Overlay {
 		rules = append(rules, rule("into the tunnel from elsewhere", append(to[:2:2], notIn(f.daddr, setHere+f.suffix),
@@ -274,11 +291,16 @@ func (t *tableWriter) intoBridge(s intent.Subnet, c netip.Prefix) (rules []nft.R
 // markMasquerade is kube-proxy's packet mark, which we read and never set.
 const markMasquerade = claims.MarkKubeProxy &^ 0x8000
 
-// natName begins the names of a NAT's sets: a hash, for its own name may hold what that
-// of a set may not.
-func natName(nat intent.NAT) string {
-	sum := sha256.Sum256([]byte(nat.VPC + "\x00" + nat.Name))
-	return "nat-" + hex.EncodeToString(sum[:6])
+// ownName begins the names of the sets of the node's own addresses in a VPC.
+func ownName(vpc string) string { return setOwn + hashed(vpc) }
+
+// natName begins the names of a NAT's sets.
+func natName(nat intent.NAT) string { return "nat-" + hashed(nat.VPC+"\x00"+nat.Name) }
+
+// hashed stands for a name, which may hold what that of a set may not.
+func hashed(name string) string {
+	sum := sha256.Sum256([]byte(name))
+	return hex.EncodeToString(sum[:6])
 }
 
 // label is a name in a comment: bounded, and without what a comment may not hold.

@@ -217,6 +217,9 @@ func TestTraffic(t *testing.T) {
 		{"node to a pod elsewhere", two.ns, "tcp", "10.1.0.5:80", true},
 		{"node to a pod elsewhere", two.ns, "udp", "[fd01::5]:80", true},
 		{"node to a pod elsewhere that denies", one.ns, "tcp", "10.1.0.66:80", false},
+		{"node to another node's own address", one.ns, "tcp", "10.1.0.65:80", true},
+		{"node to another node's own address", two.ns, "udp", "[fd01::1]:80", true},
+		{"node to its own address", one.ns, "tcp", "10.1.0.1:80", true},
 		{"pod to its node", a, "tcp", "172.30.0.11:80", true},
 		{"pod to its node's own address", a, "tcp", "10.1.0.1:80", true},
 		{"pod to its node's own address", a, "tcp", "[fd01::1]:80", true},
@@ -335,6 +338,7 @@ func cut(t *testing.T, r *realNode, from *netns.NS, zone uint16) {
 			if out, err := r.ovs.Try([]byte(flow.String()), "ovs-ofctl", "-O", "OpenFlow15", "add-flows", claims.OVSBridge, "-"); err != nil {
 				t.Fatalf("ovs-ofctl: %v\n%s", err, out)
 			}
+			r.ovs.Run("ovs-appctl", "revalidator/wait") // until then the datapath does what it did
 		}
 		_ = conn.SetDeadline(time.Now().Add(step.patient))
 		if _, err := conn.Write([]byte("x")); err != nil {
