@@ -150,7 +150,7 @@ func TestPreflight(t *testing.T) {
 		{"nodes", func(o *lab.Options) { o.Nodes = 500 }, "500 nodes"},
 		{"segments", func(o *lab.Options) { o.Segments = 3 }, "3 segments for 2 nodes"},
 		{"mtu", func(o *lab.Options) { o.MTU = 100 }, "MTU 100"},
-		{"plane", func(o *lab.Options) { o.Plane = "ovs" }, `plane "ovs"`},
+		{"plane", func(o *lab.Options) { o.Plane = "linux,dpdk" }, `plane "dpdk"`},
 		{"encapsulation", func(o *lab.Options) { o.Encapsulation = "GRE" }, `encapsulation "GRE"`},
 		{"subnet over the underlay", func(o *lab.Options) { o.Subnets = []netip.Prefix{netip.MustParsePrefix("172.16.0.0/12")} }, "overlaps 172.30.0.0/16"},
 		{"subnet with host bits", func(o *lab.Options) { o.Subnets = []netip.Prefix{netip.MustParsePrefix("10.0.0.1/8")} }, "want 10.0.0.0/8"},

@@ -116,8 +116,10 @@ func validate(o Options) error {
 	if o.MTU < minMTU || o.MTU > maxMTU {
 		return fmt.Errorf("MTU %d: want %d to %d, usually 1500 or 9000", o.MTU, minMTU, maxMTU)
 	}
-	if o.Plane != "linux" {
-		return fmt.Errorf("plane %q: this version runs the plane linux", o.Plane)
+	for _, plane := range o.Planes() {
+		if plane != "linux" && plane != "ovs" {
+			return fmt.Errorf("plane %q: want linux, ovs, or a list such as ovs,linux, which the nodes take in turns", plane)
+		}
 	}
 	if !slices.Contains([]string{"VXLAN", "None", "CrossSubnet"}, o.Encapsulation) {
 		return fmt.Errorf("encapsulation %q: want VXLAN, CrossSubnet or None", o.Encapsulation)

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/fairlead-sdn/fairlead/lab/netspace"
+	"github.com/fairlead-sdn/fairlead/lab/ovshost"
 )
 
 // preflight finds out whether a lab can run here. It changes nothing: kernel
@@ -51,6 +52,11 @@ func check(o Options) error {
 	if o.Conflist != "" {
 		if _, err := os.Stat(o.Conflist); err != nil {
 			return fmt.Errorf("the network configuration: %w", err)
+		}
+	}
+	if o.HasOVS() {
+		if err := ovshost.Installed(); err != nil {
+			return err
 		}
 	}
 	ns, err := netspace.New()

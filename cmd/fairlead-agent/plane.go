@@ -7,8 +7,10 @@ import (
 	"os"
 	"path/filepath"
 
+	"github.com/fairlead-sdn/fairlead/internal/agent"
 	"github.com/fairlead-sdn/fairlead/internal/apply/linuxplane"
 	"github.com/fairlead-sdn/fairlead/internal/apply/netns"
+	"github.com/fairlead-sdn/fairlead/internal/apply/ovsplane"
 	"github.com/fairlead-sdn/fairlead/internal/config"
 	"github.com/fairlead-sdn/fairlead/internal/serve/attach"
 )
@@ -17,32 +19,60 @@ import (
 // before 6.9, whose nftables tables have no owner (docs/plane-linux.md). For tests.
 const plainTable = "FAIRLEAD_PLAIN_TABLE"
 
-// plane is the linux plane of this process's network namespace.
-type plane struct {
-	*linuxplane.Plane
-	ns *netns.NS
+// plane is the data plane of this process's network namespace.
+type plane interface {
+	agent.Plane
+	attach.Namespaces
+	// Uninstall removes everything of ours from the node.
+	Uninstall(context.Context) error
 }
 
-func openPlane(ctx context.Context, c config.Agent, log *slog.Logger) (*plane, error) {
+func openPlane(ctx context.Context, c config.Agent, log *slog.Logger) (plane, error) {
 	ns, err := netns.Current()
 	if err != nil {
 		return nil, err
 	}
+	log = log.With("component", "plane")
+	sysctls, plain := filepath.Join(c.RunDir, "sysctls.json"), os.Getenv(plainTable) == "1"
+	if c.Plane == config.PlaneOVS {
+		p, err := ovsplane.Open(ctx, ovsplane.Options{
+			NS: ns, RunDir: c.OVS.RunDir, Datapath: c.OVS.Datapath, SavedSysctls: sysctls, PlainTable: plain, Log: log,
+		})
+		if err != nil {
+			return nil, errors.Join(err, ns.Close())
+		}
+		return &ovsPlane{p, namespaces{ns}}, nil
+	}
 	p, err := linuxplane.Open(ctx, linuxplane.Options{
-		NS: ns, BPFDir: c.BPFDir, SavedSysctls: filepath.Join(c.RunDir, "sysctls.json"), PlainTable: os.Getenv(plainTable) == "1",
-		Log: log.With("component", "plane"),
+		NS: ns, BPFDir: c.BPFDir, SavedSysctls: sysctls, PlainTable: plain, FlowCache: *c.FlowCache, Log: log,
 	})
 	if err != nil {
 		return nil, errors.Join(err, ns.Close())
 	}
-	return &plane{Plane: p, ns: ns}, nil
+	return &linuxPlane{p, namespaces{ns}}, nil
+}
+
+type linuxPlane struct {
+	*linuxplane.Plane
+	namespaces
 }
 
 // Close closes the plane; the kernel keeps everything.
-func (p *plane) Close() error { return errors.Join(p.Plane.Close(), p.ns.Close()) }
+func (p *linuxPlane) Close() error { return errors.Join(p.Plane.Close(), p.ns.Close()) }
+
+type ovsPlane struct {
+	*ovsplane.Plane
+	namespaces
+}
+
+// Close closes the plane; kernel and Open vSwitch keep everything.
+func (p *ovsPlane) Close() error { return errors.Join(p.Plane.Close(), p.ns.Close()) }
+
+// namespaces are the network namespaces that pods may be in; ns is the node's.
+type namespaces struct{ ns *netns.NS }
 
 // State implements attach.Namespaces.
-func (p *plane) State(path string) (attach.NamespaceState, error) {
+func (n namespaces) State(path string) (attach.NamespaceState, error) {
 	ns, err := netns.Open(path)
 	switch {
 	case errors.Is(err, netns.ErrGone), errors.Is(err, netns.ErrOther):
@@ -50,7 +80,7 @@ func (p *plane) State(path string) (attach.NamespaceState, error) {
 	case err != nil:
 		return attach.NamespaceAlive, err
 	}
-	host := ns.ID() == p.ns.ID()
+	host := ns.ID() == n.ns.ID()
 	if err := ns.Close(); err != nil {
 		return attach.NamespaceAlive, err
 	}

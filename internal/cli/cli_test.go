@@ -94,7 +94,7 @@ func TestConfigCheck(t *testing.T) {
 	c := newCluster(t)
 	c.write("agent.yaml", "apiVersion: fairlead.dev/config/v1alpha1\nkind: AgentConfig\nnode: n1\ndatastore: {etcd: {endpoints: [https://10.0.0.1:2379]}}\n")
 	c.write("controller.yaml", "apiVersion: fairlead.dev/config/v1alpha1\nkind: ControllerConfig\nidentity: c1\ndatastore: {etcd: {endpoints: [https://10.0.0.1:2379]}}\n")
-	c.write("bad.yaml", "apiVersion: fairlead.dev/config/v1alpha1\nkind: AgentConfig\nnode: n1\nmtu: 1\nplane: ovs\ndatastore: {etcd: {endpoints: [\"x\"]}}\n")
+	c.write("bad.yaml", "apiVersion: fairlead.dev/config/v1alpha1\nkind: AgentConfig\nnode: n1\nmtu: 1\nplane: dpdk\ndatastore: {etcd: {endpoints: [\"x\"]}}\n")
 	c.transcript("config", "config check DIR/agent.yaml", "config check DIR/agent.yaml DIR/bad.yaml DIR/controller.yaml", "config check DIR/missing.yaml")
 }
 

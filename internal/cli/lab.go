@@ -68,7 +68,7 @@ nothing of it is visible in the host's own network namespace.`,
 	f := cmd.Flags()
 	f.IntVar(&o.Nodes, "nodes", 3, "number of nodes")
 	f.IntVar(&o.Segments, "segments", 1, "number of L2 segments that the nodes are spread over, with a router between them")
-	f.StringVar(&o.Plane, "plane", "linux", "data plane of the nodes: linux")
+	f.StringVar(&o.Plane, "plane", "linux", "data plane of the nodes: linux or ovs; of a list, such as ovs,linux, the nodes take one each in turns")
 	f.StringVar(&encap, "encap", "vxlan", "encapsulation of the default Subnet: vxlan, crosssubnet or none")
 	f.StringSliceVar(&subnets, "subnet", nil, "CIDRs of the default Subnet, one of each family at least for dual stack (default 10.128.0.0/14)")
 	f.StringSliceVar(&underlay, "underlay", nil, "prefixes of the nodes' own addresses: an IPv4 /16, an IPv6 /32, or both")

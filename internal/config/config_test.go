@@ -55,6 +55,8 @@ func TestRefusals(t *testing.T) {
 		{"wrong kind", strings.Replace(agent, "AgentConfig", "Pod", 1), `want fairlead.dev/config/v1alpha1 and AgentConfig`},
 		{"small MTU", agent + "mtu: 100\n", "mtu: 100 is not 0"},
 		{"plane", agent + "plane: dpdk\n", `plane: "dpdk" is not supported`},
+		{"datapath", agent + "plane: ovs\novs: {datapath: kernel}\n", `ovs.datapath: "kernel" is not auto, system or netdev`},
+		{"ovs sockets", agent + "plane: ovs\novs: {runDir: here}\n", `ovs.runDir: "here" is not an absolute path`},
 		{"duration", agent + "resync: often\n", `"often" is not a duration`},
 		{"log level", agent + "log: {level: loud}\n", `log.level: "loud"`},
 		{"relative path", agent + "stateDir: state\n", `stateDir: "state" is not an absolute path`},

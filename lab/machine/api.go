@@ -28,6 +28,7 @@ func (n *Node) serve(ctx context.Context, l net.Listener) error {
 	mux.HandleFunc("POST /v1/agent", rpc.Handle(func(ctx context.Context, r AgentRequest) (struct{}, error) {
 		return struct{}{}, n.act(ctx, r)
 	}))
+	mux.HandleFunc("POST /v1/switch", rpc.Handle(n.actOnSwitch))
 	mux.HandleFunc("POST /v1/gc", rpc.Handle(func(ctx context.Context, _ struct{}) (struct{}, error) {
 		return struct{}{}, n.collect(ctx)
 	}))
@@ -94,6 +95,11 @@ func (c *Client) SetPods(ctx context.Context, pods []*corev1.Pod) error {
 // Agent does something to the node's agent.
 func (c *Client) Agent(ctx context.Context, r AgentRequest) error {
 	return c.call(ctx, http.MethodPost, "/v1/agent", r, nil)
+}
+
+// Switch does something to the node's Open vSwitch.
+func (c *Client) Switch(ctx context.Context, r SwitchRequest) error {
+	return c.call(ctx, http.MethodPost, "/v1/switch", r, nil)
 }
 
 // Collect makes the node call CNI GC.

@@ -38,7 +38,10 @@ func boot(c Config) error {
 	if err := fabric.Prepare(nil, false); err != nil {
 		return err
 	}
-	return fabric.Configure(nil, c.Interface)
+	if err := fabric.Configure(nil, c.Interface); err != nil {
+		return err
+	}
+	return finishFrames(c)
 }
 
 // Isolate gives a process in a fresh mount namespace a /proc of its pid namespace

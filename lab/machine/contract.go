@@ -46,6 +46,12 @@ type Config struct {
 	Agent []string `json:"agent"`
 	// AgentEnv is added to the agent's environment.
 	AgentEnv []string `json:"agentEnv,omitempty"`
+	// OVS gives the node an Open vSwitch of its own.
+	OVS bool `json:"ovs,omitempty"`
+	// FinishFrames makes the node's NIC put finished frames on the wire, as hardware does:
+	// with checksums, and none larger than the MTU. Otherwise veth pairs leave that to
+	// whoever receives.
+	FinishFrames bool `json:"finishFrames,omitempty"`
 	// HoldAgent leaves the agent to be started by request.
 	HoldAgent bool `json:"holdAgent,omitempty"`
 	// CNIPath are the directories of CNI plugins.
@@ -57,6 +63,9 @@ type State struct {
 	// Revision grows with every change of the state.
 	Revision uint64         `json:"revision"`
 	Agent    process.Status `json:"agent"`
+	// Switch and Database are ovs-vswitchd and ovsdb-server, nil without them.
+	Switch   *process.Status `json:"switch,omitempty"`
+	Database *process.Status `json:"database,omitempty"`
 	// Ready is the answer of the CNI plugin to STATUS; Reason says why it is not.
 	Ready  bool       `json:"ready"`
 	Reason string     `json:"reason,omitempty"`
@@ -123,6 +132,27 @@ const (
 type AgentRequest struct {
 	Action AgentAction `json:"action"`
 	Env    []string    `json:"env,omitempty"`
+}
+
+// SwitchAction is what can be done to a node's Open vSwitch.
+type SwitchAction string
+
+// The actions on ovs-vswitchd, and on its ovsdb-server.
+const (
+	KillSwitch      SwitchAction = "kill"
+	StartSwitch     SwitchAction = "start"
+	RestartSwitch   SwitchAction = "restart" // SIGKILL, then start
+	FreezeSwitch    SwitchAction = "freeze"
+	ContinueSwitch  SwitchAction = "continue"
+	KillDatabase    SwitchAction = "database-kill"
+	StartDatabase   SwitchAction = "database-start"
+	RestartDatabase SwitchAction = "database-restart"
+	WipeDatabase    SwitchAction = "database-wipe"
+)
+
+// SwitchRequest asks for an action.
+type SwitchRequest struct {
+	Action SwitchAction `json:"action"`
 }
 
 // ProbeRequest asks questions from inside pods and from the node itself.

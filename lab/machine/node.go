@@ -51,6 +51,7 @@ type Node struct {
 	table      *process.Table
 	network    *network
 	agent      *process.Daemon
+	ovs        *openvswitch // nil on other planes
 	becomeArgs []string
 	wg         sync.WaitGroup
 	// asked wakes the loop that asks the plugin for its status.
@@ -94,9 +95,19 @@ func Run(ctx context.Context, becomeArgs []string, log *slog.Logger) error {
 	environ := append(os.Environ(), c.AgentEnv...)
 	n.agent = process.NewDaemon(n.table, process.Command{Path: c.Agent[0], Args: c.Agent, Env: environ, Dir: "/"},
 		filepath.Join(HomeDir, DirLog, "agent.log"), n.agentChanged)
+	if c.OVS {
+		if n.ovs, err = newOpenvswitch(n.table, n.changed); err != nil {
+			return fmt.Errorf("node %s: %w", c.Name, err)
+		}
+	}
 	group.Go(func() error { return n.table.Run(ctx) })
 	group.Go(func() error { return n.serve(ctx, listener) })
 	group.Go(func() error { return n.watchStatus(ctx) })
+	if n.ovs != nil {
+		if err := n.ovs.start(); err != nil {
+			n.setReady(false, err.Error())
+		}
+	}
 	if !c.HoldAgent {
 		if err := n.agent.Start(nil); err != nil {
 			n.setReady(false, err.Error())
@@ -173,6 +184,9 @@ func (n *Node) state() (State, <-chan struct{}) {
 	}
 	n.mu.Unlock()
 	s.Agent = n.agent.Status()
+	if n.ovs != nil {
+		n.ovs.status(&s)
+	}
 	for _, p := range pods {
 		s.Pods = append(s.Pods, p.snapshot())
 	}

@@ -12,6 +12,16 @@ const (
 	AgentStart    FaultKind = "agent-start"
 	AgentRestart  FaultKind = "agent-restart"
 
+	SwitchKill      FaultKind = "switch-kill"
+	SwitchStart     FaultKind = "switch-start"
+	SwitchRestart   FaultKind = "switch-restart"
+	SwitchFreeze    FaultKind = "switch-freeze"
+	SwitchContinue  FaultKind = "switch-continue"
+	DatabaseKill    FaultKind = "switch-database-kill"
+	DatabaseStart   FaultKind = "switch-database-start"
+	DatabaseRestart FaultKind = "switch-database-restart"
+	DatabaseWipe    FaultKind = "switch-database-wipe"
+
 	LinkCut     FaultKind = "link-cut"
 	LinkRestore FaultKind = "link-restore"
 
@@ -62,6 +72,15 @@ func Faults() []FaultInfo {
 		{AgentStop, true, "ask the agent to end (SIGTERM)"},
 		{AgentStart, true, "start the agent if it does not run"},
 		{AgentRestart, true, "stop and start the agent"},
+		{SwitchKill, true, "kill ovs-vswitchd (SIGKILL); it stays dead"},
+		{SwitchStart, true, "start ovs-vswitchd if it does not run"},
+		{SwitchRestart, true, "kill ovs-vswitchd and start it again"},
+		{SwitchFreeze, true, "freeze ovs-vswitchd (SIGSTOP)"},
+		{SwitchContinue, true, "let a frozen ovs-vswitchd go on (SIGCONT)"},
+		{DatabaseKill, true, "kill the node's ovsdb-server (SIGKILL); it stays dead"},
+		{DatabaseStart, true, "start the node's ovsdb-server if it does not run"},
+		{DatabaseRestart, true, "kill the node's ovsdb-server and start it again"},
+		{DatabaseWipe, true, "kill the node's ovsdb-server, empty its database and start it again"},
 		{LinkCut, true, "pull the cable of the node's eth0"},
 		{LinkRestore, true, "plug the cable of the node's eth0 in"},
 		{NodeReboot, true, "power loss and boot: processes, namespaces and /run are gone, /var is kept"},

@@ -2,6 +2,8 @@ package spec
 
 import (
 	"net/netip"
+	"slices"
+	"strings"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -23,7 +25,8 @@ type Options struct {
 	// Segments is the number of L2 segments that the nodes are spread over, with a
 	// router between them; default 1.
 	Segments int `json:"segments"`
-	// Plane is the data plane of the agents; default "linux".
+	// Plane is the data plane of the agents: "linux" (the default), "ovs", or a list with
+	// commas, whose entries the nodes take in turns.
 	Plane string `json:"plane"`
 	// Encapsulation of the default Subnet: "VXLAN" (the default), "CrossSubnet" or
 	// "None".
@@ -57,6 +60,18 @@ type Options struct {
 	// Wait bounds how long Up waits for the nodes to be ready; default a minute.
 	Wait time.Duration `json:"wait"`
 }
+
+// PlaneOf is the data plane of a node, counted from 0.
+func (o Options) PlaneOf(node int) string {
+	list := o.Planes()
+	return list[node%len(list)]
+}
+
+// Planes are the data planes as they were given.
+func (o Options) Planes() []string { return strings.Split(o.Plane, ",") }
+
+// HasOVS reports whether a node runs the plane ovs.
+func (o Options) HasOVS() bool { return slices.Contains(o.Planes(), "ovs") }
 
 // DefaultRoot is the directory that labs live in.
 const DefaultRoot = "/run/fairlead-lab"

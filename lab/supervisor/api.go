@@ -83,11 +83,12 @@ func (s *supervisor) faultNode(ctx context.Context, n *node, f spec.Fault) error
 	case spec.NodeCheck:
 		return client.CheckPods(ctx)
 	}
-	actions := map[spec.FaultKind]machine.AgentAction{
-		spec.AgentKill: machine.KillAgent, spec.AgentFreeze: machine.FreezeAgent, spec.AgentContinue: machine.ContinueAgent,
-		spec.AgentStop: machine.StopAgent, spec.AgentStart: machine.StartAgent, spec.AgentRestart: machine.RestartAgent,
+	if action, ok := switchActions[f.Kind]; ok {
+		err = client.Switch(ctx, machine.SwitchRequest{Action: action})
+	} else {
+		err = client.Agent(ctx, machine.AgentRequest{Action: agentActions[f.Kind], Env: f.Env})
 	}
-	if err := client.Agent(ctx, machine.AgentRequest{Action: actions[f.Kind], Env: f.Env}); err != nil {
+	if err != nil {
 		return err
 	}
 	// The status shows what was done as soon as this returns.
@@ -97,6 +98,20 @@ func (s *supervisor) faultNode(ctx context.Context, n *node, f spec.Fault) error
 	}
 	return err
 }
+
+// agentActions and switchActions are what faults do to programs of a node.
+var (
+	agentActions = map[spec.FaultKind]machine.AgentAction{
+		spec.AgentKill: machine.KillAgent, spec.AgentFreeze: machine.FreezeAgent, spec.AgentContinue: machine.ContinueAgent,
+		spec.AgentStop: machine.StopAgent, spec.AgentStart: machine.StartAgent, spec.AgentRestart: machine.RestartAgent,
+	}
+	switchActions = map[spec.FaultKind]machine.SwitchAction{
+		spec.SwitchKill: machine.KillSwitch, spec.SwitchStart: machine.StartSwitch, spec.SwitchRestart: machine.RestartSwitch,
+		spec.SwitchFreeze: machine.FreezeSwitch, spec.SwitchContinue: machine.ContinueSwitch,
+		spec.DatabaseKill: machine.KillDatabase, spec.DatabaseStart: machine.StartDatabase,
+		spec.DatabaseRestart: machine.RestartDatabase, spec.DatabaseWipe: machine.WipeDatabase,
+	}
+)
 
 // powerOn boots a node. One whose Node object was deleted joins anew, as soon as the
 // datastore can be asked.

@@ -4,12 +4,14 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"sigs.k8s.io/yaml"
 
 	"github.com/fairlead-sdn/fairlead/internal/config"
 	"github.com/fairlead-sdn/fairlead/lab/machine"
 	"github.com/fairlead-sdn/fairlead/lab/spec"
+	"github.com/fairlead-sdn/fairlead/lab/topology"
 )
 
 // etcdPort is where etcd listens in the control namespace.
@@ -28,8 +30,9 @@ const conflist = `{
 func (n *node) writeConfigs() error {
 	c := config.Agent{
 		Header: config.Header{APIVersion: config.APIVersion, Kind: config.KindAgent},
-		Node:   n.host.Name, Datastore: n.s.datastoreConfig(), Plane: n.s.options.Plane,
+		Node:   n.host.Name, Datastore: n.s.datastoreConfig(), Plane: n.plane(),
 		Underlay: config.Underlay{Interface: "eth0"}, StateDir: machine.StateDir, RunDir: machine.RunDir,
+		OVS:     config.OVS{RunDir: machine.OVSRunDir},
 		Metrics: config.Metrics{Listen: "127.0.0.1:9090"}, Log: config.Log{Level: n.s.options.LogLevel},
 	}
 	etc := filepath.Join(n.dir, machine.DirEtc)
@@ -45,6 +48,12 @@ func (n *node) writeConfigs() error {
 		list = raw
 	}
 	return writeFile(filepath.Join(etc, "cni", "net.d", "10-lab.conflist"), list)
+}
+
+// plane is the node's data plane.
+func (n *node) plane() string {
+	i := slices.IndexFunc(n.s.plan.Nodes, func(h topology.Host) bool { return h.Name == n.host.Name })
+	return n.s.options.PlaneOf(max(i, 0))
 }
 
 func (s *supervisor) datastoreConfig() config.Datastore {

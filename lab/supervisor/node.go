@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/fairlead-sdn/fairlead/internal/config"
 	"github.com/fairlead-sdn/fairlead/lab/fabric"
 	"github.com/fairlead-sdn/fairlead/lab/machine"
 	"github.com/fairlead-sdn/fairlead/lab/netspace"
@@ -145,6 +146,7 @@ func (n *node) config(hold bool) machine.Config {
 	o := &n.s.options
 	return machine.Config{
 		Name: n.host.Name, Directory: n.dir, Interface: iface(n.host), HoldAgent: hold,
+		OVS: n.plane() == config.PlaneOVS, FinishFrames: o.HasOVS(),
 		Agent:    []string{o.Agent, "--config", machine.AgentConfigFile},
 		AgentEnv: o.AgentEnv,
 		CNIPath:  append([]string{filepath.Dir(o.CNI)}, o.CNIPath...),

@@ -61,8 +61,8 @@ type Lab struct {
 }
 
 // Up starts a lab for one test and takes it down when the test ends. The programs
-// are those in FAIRLEAD_BIN, or in bin/ of this repository, unless o names others;
-// a name and a root directory are chosen here.
+// are those in FAIRLEAD_BIN, or in bin/ of this repository, and the plane is that of
+// FAIRLEAD_PLANE, unless o names others; a name and a root directory are chosen here.
 func Up(t testing.TB, o lab.Options) *Lab {
 	t.Helper()
 	Need(t)
@@ -129,6 +129,9 @@ func start(ctx context.Context, o lab.Options) (*running, error) {
 		if *path == "" {
 			*path = filepath.Join(bin, name)
 		}
+	}
+	if o.Plane == "" {
+		o.Plane = os.Getenv("FAIRLEAD_PLANE")
 	}
 	// A root of its own: no other lab is found by commands without --lab, and none
 	// of another program finds this one. Below /run, since paths of sockets are short.
