@@ -74,17 +74,27 @@ type CheckResult struct {
 	Results  []Finding `json:"results,omitempty"`
 	// Extra are the observations beyond pairs of pods.
 	Extra []Observation `json:"extra"`
+	// Settled is how many that disagreed at first agreed when they were asked again, a
+	// moment later: nodes were taking a change over.
+	Settled int `json:"settled,omitempty"`
 	// Unready are the objects that were not ready, and so had no part in it.
 	Unready []Unready `json:"unready"`
 	Seconds float64   `json:"seconds"`
 }
 
-// OK tells whether everything was ready, and all that was compared agrees.
-func (r *CheckResult) OK() bool {
-	return len(r.Unready) == 0 && len(r.Disagree) == 0 && !slices.ContainsFunc(r.Extra, func(o Observation) bool {
-		return o.Expected != nil && *o.Expected != o.Got
-	})
+// Disagreements is the number of pairs and observations that are not as the judge says.
+func (r *CheckResult) Disagreements() int {
+	n := len(r.Disagree)
+	for _, o := range r.Extra {
+		if o.Expected != nil && *o.Expected != o.Got {
+			n++
+		}
+	}
+	return n
 }
+
+// OK tells whether everything was ready, and all that was compared agrees.
+func (r *CheckResult) OK() bool { return len(r.Unready) == 0 && r.Disagreements() == 0 }
 
 // question is a Probe with what is compared afterwards.
 type question struct {

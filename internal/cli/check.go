@@ -16,9 +16,42 @@ import (
 	"github.com/fairlead-sdn/fairlead/lab"
 )
 
+// How often a check that disagrees looks again, and after what time: what was applied
+// a moment ago is in force on all nodes soon after, not at once.
+const (
+	looks     = 5
+	lookAgain = 500 * time.Millisecond
+)
+
 // check waits for the pods, reads the world that the oracle judges, and probes those
-// that are ready.
+// that are ready. What disagrees is asked again; what agrees then is counted as Settled.
 func check(ctx context.Context, l *lab.Lab, store datastore.Store, wait time.Duration, all bool) (*lab.CheckResult, error) {
+	began := time.Now()
+	first := 0
+	for look := 1; ; look++ {
+		r, err := checkOnce(ctx, l, store, wait, all)
+		if err != nil {
+			return nil, err
+		}
+		r.Seconds = time.Since(began).Seconds()
+		if look == 1 {
+			first = r.Disagreements()
+		}
+		r.Settled = max(0, first-r.Disagreements())
+		if r.Disagreements() == 0 || look == looks {
+			return r, nil
+		}
+		again := time.NewTimer(lookAgain)
+		select {
+		case <-ctx.Done():
+			again.Stop()
+			return nil, ctx.Err()
+		case <-again.C:
+		}
+	}
+}
+
+func checkOnce(ctx context.Context, l *lab.Lab, store datastore.Store, wait time.Duration, all bool) (*lab.CheckResult, error) {
 	waiting, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
 	pods, unready, err := lab.ReadyPods(waiting, store)
@@ -149,6 +182,9 @@ func (a *app) printCheck(format *outputFormat, r *lab.CheckResult, all bool) err
 	sum := fmt.Sprintf("%d probes, %d agree with the oracle, %d disagree", r.Probes, r.Agree, len(r.Disagree))
 	if beyond > 0 {
 		sum += fmt.Sprintf(", and %d with nodes and the outside", beyond)
+	}
+	if r.Settled > 0 {
+		sum += fmt.Sprintf("; %d only when asked again", r.Settled)
 	}
 	if n := len(r.Unready); n > 0 {
 		sum += fmt.Sprintf("; %d not ready and not probed", n)
