@@ -59,8 +59,9 @@ KUBE_PACKAGES := runc conntrack nftables iptables busybox-static iproute2 gcc li
 KUBE          := .cache/kubernetes
 NODES         ?= 3
 FOCUS         ?= (\[sig-network\].*\[Conformance\])|Netpol
+TESTS         ?= smoke e2e cnp verbs
 
-.PHONY: images kube-packages kube-tool kube-up kube-test kube-bench kube-load kube-down
+.PHONY: images kube-packages kube-tool kube-up kube-test kube-bench kube-faults kube-load kube-down
 
 images: build ## the image of our programs, an OCI archive, without a container engine
 	$(GO) run ./deploy/images -bin $(BIN) -o $(BIN)/fairlead-images.tar
@@ -75,14 +76,18 @@ kube-tool:
 kube-up: kube-packages images kube-tool ## a cluster with Fairlead (NODES=3)
 	$(KUBE) up --nodes $(NODES)
 
-kube-test: kube-tool ## what Kubernetes' own tests say (FOCUS chooses), after checks of our own
-	$(KUBE) smoke
-	$(KUBE) e2e '$(FOCUS)'
-	$(KUBE) cnp
-	$(KUBE) verbs
+kube-test: kube-tool ## what Kubernetes' own tests say (FOCUS and TESTS choose), after checks of our own
+	$(if $(filter smoke,$(TESTS)),$(KUBE) smoke)
+	$(if $(filter e2e,$(TESTS)),$(KUBE) e2e '$(FOCUS)')
+	$(if $(filter cnp,$(TESTS)),$(KUBE) cnp)
+	$(if $(filter verbs,$(TESTS)),$(KUBE) verbs)
 
 kube-bench: kube-tool ## how long pods take to be Ready, and ADD's share of it
 	$(KUBE) bench
+
+kube-faults: build kube-tool ## pods come and go, agents and the API server go away: what must hold meanwhile
+	$(KUBE) churn --fairlead $(BIN)/fairlead
+	$(KUBE) faults --fairlead $(BIN)/fairlead
 
 kube-load: images kube-tool ## upgrade Fairlead on the running cluster to this tree
 	$(KUBE) load

@@ -61,12 +61,14 @@ func (f runFailure) Unwrap() error { return f.error }
 
 func command() *cobra.Command {
 	var path string
+	var plugin agent.Plugin
 	root := &cobra.Command{
 		Use: "fairlead-agent", Short: "Make this node's network what the objects say", Version: version,
 		Args: cobra.NoArgs, SilenceUsage: true, SilenceErrors: true,
-		RunE: func(cmd *cobra.Command, _ []string) error { return run(cmd.Context(), path) },
+		RunE: func(cmd *cobra.Command, _ []string) error { return run(cmd.Context(), path, plugin) },
 	}
 	root.PersistentFlags().StringVar(&path, "config", "/etc/fairlead/agent.yaml", "configuration file")
+	offerFlags(root.Flags(), &plugin)
 	root.AddCommand(adminCommand(&path), installCommand(), uninstallCommand(&path), pauseCommand())
 	return root
 }
@@ -95,7 +97,7 @@ func load(path string) (config.Agent, *slog.Logger, error) {
 	return c, c.Log.Logger(os.Stderr).With("node", c.Node), nil
 }
 
-func run(ctx context.Context, path string) (err error) {
+func run(ctx context.Context, path string, plugin agent.Plugin) (err error) {
 	c, log, err := load(path)
 	if err != nil {
 		return err
@@ -114,7 +116,7 @@ func run(ctx context.Context, path string) (err error) {
 		return runFailure{err}
 	}
 	defer func() { err = finish(err, plane.Close()) }()
-	a, err := agent.New(agent.Config{Agent: c, Version: version, Store: store, Plane: plane, Namespaces: plane, Logger: log, Step: failpoints()})
+	a, err := agent.New(agent.Config{Agent: c, Version: version, Store: store, Plane: plane, Namespaces: plane, Logger: log, Plugin: plugin, Step: failpoints()})
 	if err != nil {
 		return runFailure{err}
 	}
@@ -172,26 +174,6 @@ func ask(ctx context.Context, path, request string, untilEOF bool) error {
 		fmt.Fprintln(os.Stderr, "fairlead-agent:", note)
 	}
 	if err != nil && !errors.Is(err, admin.ErrStopped) {
-		return runFailure{err}
-	}
-	return nil
-}
-
-func uninstall(ctx context.Context, path string) (err error) {
-	c, log, err := load(path)
-	if err != nil {
-		return err
-	}
-	plane, err := openPlane(ctx, c, log)
-	if err != nil {
-		return runFailure{err}
-	}
-	defer func() { err = finish(err, plane.Close()) }()
-	if err := plane.Uninstall(ctx); err != nil {
-		return runFailure{err}
-	}
-	// Only now: what is left of an uninstall that failed can still be told apart.
-	if err := agent.RemoveFiles(c); err != nil {
 		return runFailure{err}
 	}
 	return nil

@@ -42,7 +42,7 @@ type Plane interface {
 	Features() []string
 }
 
-// Config of an Agent. All fields but Step are required.
+// Config of an Agent. All fields but Plugin and Step are required.
 type Config struct {
 	config.Agent
 	Version    string
@@ -50,6 +50,9 @@ type Config struct {
 	Plane      Plane
 	Namespaces attach.Namespaces
 	Logger     *slog.Logger
+	// Plugin is what the container runtime is given once pods can be served: its List in
+	// its ConfDir. Without a List, nothing.
+	Plugin Plugin
 	// Step is attach.Config.Step: it lets tests crash between the steps of ADD and
 	// DEL.
 	Step func(name string) error
@@ -82,15 +85,19 @@ type Agent struct {
 	compiled *decide.State
 	// applied is what the previous pass did, for the journal; likewise.
 	applied reconcile.Outcome
-	// passed is closed after the first pass.
+	// passed is closed after the first pass, which ended at passedAt.
 	passed   chan struct{}
 	passOnce sync.Once
+	passedAt time.Time
+	// settled is closed after the first pass that applied a whole view of the objects.
+	settled    chan struct{}
+	settleOnce sync.Once
 }
 
 // New restores what this node knows from its disk. It changes nothing in the
 // kernel and asks the datastore nothing.
 func New(c Config) (*Agent, error) {
-	a := &Agent{Config: c, started: time.Now(), health: health.NewRegistry(time.Now), registry: prometheus.NewRegistry(), passed: make(chan struct{})}
+	a := &Agent{Config: c, started: time.Now(), health: health.NewRegistry(time.Now), registry: prometheus.NewRegistry(), passed: make(chan struct{}), settled: make(chan struct{})}
 	a.metrics = observe.New(a.registry)
 	var err error
 	if a.journal, err = journal.Open(c.StateDir); err != nil {
@@ -163,6 +170,7 @@ func (a *Agent) Run(ctx context.Context) (err error) {
 		"checkpoint":  a.keepCheckpoint,
 		"health":      a.watchHealth,
 		"underlay":    a.watchUnderlay,
+		"plugin":      a.offerPlugin,
 		"cni":         a.cniServer().Run,
 		"admin":       a.adminServer().Run,
 		"metrics":     a.serveMetrics,
@@ -227,7 +235,10 @@ func (a *Agent) observe(o reconcile.Outcome) {
 	if len(e.Changes)+len(e.Failed)+len(e.Foreign)+len(e.Objects) > 0 {
 		a.record(e)
 	}
-	a.passOnce.Do(func() { close(a.passed) })
+	a.passOnce.Do(func() { a.passedAt = time.Now(); close(a.passed) })
+	if o.Err == nil && !o.AddOnly {
+		a.settleOnce.Do(func() { close(a.settled) })
+	}
 	if sameNews(a.applied, o) {
 		a.announcer.pokeLater()
 	} else {

@@ -149,8 +149,27 @@ func TestRebootWithoutDatastore(t *testing.T) {
 	if code, out := n.cni(cniapi.Status, "", "", conf); code != 0 {
 		t.Errorf("STATUS without a datastore: %v", out)
 	}
+	// What went meanwhile is there still; after a while the node is ready with that.
 	n.awaitStatus(func(s admin.Status) bool {
 		return s.AddOnly && s.NotReady == "" && slices.ContainsFunc(s.Feed, func(f admin.Feed) bool { return strings.Contains(f.LastError, errAway.Error()) })
+	})
+	if after := time.Since(n.agent.passedAt); after < catchUpTime {
+		t.Errorf("ready %s after the first pass, without having heard from the datastore; want %s at least", after, catchUpTime)
+	}
+}
+
+// An agent is ready when it has removed what went while it was away.
+func TestReadyWhenCaughtUp(t *testing.T) {
+	n := newNode(t, cluster(t))
+	end := n.boot()
+	n.awaitStatus(func(s admin.Status) bool { return !s.AddOnly && s.AppliedRevision > 0 })
+	end() // saves its world
+	n.boot()
+	n.awaitStatus(func(s admin.Status) bool {
+		if s.NotReady == "" && s.AddOnly {
+			t.Fatal("ready, and what is gone is not removed")
+		}
+		return s.NotReady == ""
 	})
 }
 

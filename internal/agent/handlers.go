@@ -37,6 +37,7 @@ func (a *Agent) handlers() map[string]admin.Handler {
 }
 
 func (a *Agent) serveStatus(ctx context.Context, _ url.Values) (any, error) {
+	notReady := a.ready() // before the pass that it is about
 	snap, _ := a.world.Snapshot()
 	last := a.loop.Last()
 	s := admin.Status{
@@ -49,8 +50,8 @@ func (a *Agent) serveStatus(ctx context.Context, _ url.Values) (any, error) {
 		},
 		Features: a.Plane.Features(), Memory: residentMemory(),
 	}
-	if err := a.attachments.Ready(); err != nil {
-		s.NotReady = err.Error()
+	if notReady != nil {
+		s.NotReady = notReady.Error()
 	}
 	if last.Snapshot != nil {
 		s.AppliedRevision = last.Snapshot.Revision

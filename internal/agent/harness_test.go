@@ -110,6 +110,7 @@ type node struct {
 	store  datastore.Store
 	plane  *plane
 	spaces namespaces
+	plugin Plugin
 	agent  *Agent
 	client *admin.Client
 }
@@ -134,7 +135,7 @@ func (n *node) config() Config {
 			Node: "n1", Plane: "linux", StateDir: filepath.Join(n.dir, "state"), RunDir: filepath.Join(n.dir, "run"),
 			Resync: config.Duration{Duration: time.Minute},
 		},
-		Version: "v9", Store: n.store, Plane: n.plane, Namespaces: &n.spaces, Logger: slog.New(slog.DiscardHandler),
+		Version: "v9", Store: n.store, Plane: n.plane, Namespaces: &n.spaces, Plugin: n.plugin, Logger: slog.New(slog.DiscardHandler),
 		findUnderlay: func(string) (underlay, error) {
 			return underlay{device: "eth0", addresses: prefixes("172.30.0.11/24"), mtu: 1500}, nil
 		},

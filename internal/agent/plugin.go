@@ -1,6 +1,8 @@
 package agent
 
 import (
+	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -10,12 +12,19 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/google/renameio/v2"
+
+	"github.com/fairlead-sdn/fairlead/internal/run/health"
 )
 
 // PluginType is what network configurations call the plugin, and its file's name.
 const PluginType = "fairlead-cni"
+
+// configurationPeriod is how often the runtime's directory is looked at: it has a handful
+// of files, which change when somebody installs or removes a network.
+const configurationPeriod = 2 * time.Second
 
 // Plugin is where a container runtime finds the CNI plugin and its configuration.
 type Plugin struct {
@@ -25,10 +34,22 @@ type Plugin struct {
 	BinDir, ConfDir string
 }
 
-// Install puts the plugin and, last, its configuration where the runtime looks for them.
-// Each file appears whole: a runtime reads them at any time. It returns what a person should
-// know: which configuration the runtime takes instead of ours, if it does.
-func (p Plugin) Install() (warning string, err error) {
+// Install puts the plugin where the runtime looks for it. It appears whole: a runtime
+// starts it at any time.
+func (p Plugin) Install() error {
+	if err := os.MkdirAll(p.BinDir, 0o755); err != nil {
+		return fmt.Errorf("install the CNI plugin: %w", err)
+	}
+	if err := copyInto(filepath.Join(p.BinDir, PluginType), p.Program); err != nil {
+		return fmt.Errorf("install the CNI plugin in %s: %w", p.BinDir, err)
+	}
+	return nil
+}
+
+// Offer puts the network configuration where the runtime looks for it, whole, unless it is
+// there already. The runtime takes the node for ready with it. It returns what a person
+// should know: which configuration the runtime takes instead of ours, if it does.
+func (p Plugin) Offer() (warning string, err error) {
 	list, err := os.ReadFile(p.List)
 	if err != nil {
 		return "", fmt.Errorf("install the network configuration: %w", err)
@@ -36,19 +57,17 @@ func (p Plugin) Install() (warning string, err error) {
 	if !ours(list) {
 		return "", fmt.Errorf("install the network configuration: %s is not a list with the plugin %s", p.List, PluginType)
 	}
-	for _, dir := range []string{p.BinDir, p.ConfDir} {
-		if err := os.MkdirAll(dir, 0o755); err != nil {
-			return "", fmt.Errorf("install the CNI plugin: %w", err)
-		}
+	path := filepath.Join(p.ConfDir, filepath.Base(p.List))
+	if there, err := os.ReadFile(path); err == nil && bytes.Equal(there, list) {
+		return p.shadowed(filepath.Base(path))
 	}
-	if err := copyInto(filepath.Join(p.BinDir, PluginType), p.Program); err != nil {
-		return "", fmt.Errorf("install the CNI plugin in %s: %w", p.BinDir, err)
+	if err := os.MkdirAll(p.ConfDir, 0o755); err != nil {
+		return "", fmt.Errorf("install the network configuration: %w", err)
 	}
-	name := filepath.Base(p.List)
-	if err := renameio.WriteFile(filepath.Join(p.ConfDir, name), list, 0o644, renameio.WithTempDir(p.ConfDir)); err != nil {
+	if err := renameio.WriteFile(path, list, 0o644, renameio.WithTempDir(p.ConfDir)); err != nil {
 		return "", fmt.Errorf("install the network configuration in %s: %w", p.ConfDir, err)
 	}
-	return p.shadowed(name)
+	return p.shadowed(filepath.Base(path))
 }
 
 // shadowed says which configuration sorts before ours. A runtime takes the first.
@@ -57,11 +76,41 @@ func (p Plugin) shadowed(name string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	if names[0] == name {
+	if len(names) == 0 || names[0] == name {
 		return "", nil
 	}
-	return fmt.Sprintf("%s sorts before %s in %s: the container runtime uses it, and pods get no network from Fairlead; remove it, or give our configuration a name that sorts first",
+	return fmt.Sprintf("%s sorts before %s in %s: the container runtime uses it, and new pods get no network from Fairlead; remove it, or give our configuration a name that sorts first",
 		names[0], name, p.ConfDir), nil
+}
+
+// offerPlugin offers the network configuration as soon as pods can be served, and keeps it
+// there: a node that is ready has a network. An agent that was told of none offers none.
+func (a *Agent) offerPlugin(ctx context.Context) error {
+	if a.Plugin.List == "" {
+		return nil
+	}
+	select {
+	case <-a.settled:
+	case <-ctx.Done():
+		return nil
+	}
+	tick := time.NewTicker(configurationPeriod)
+	defer tick.Stop()
+	for offered := false; ; {
+		// Once offered it stays: what the runtime asks from then on is STATUS.
+		if offered = offered || a.attachments.Ready() == nil; offered {
+			warning, err := a.Plugin.Offer()
+			if err == nil && warning != "" {
+				err = errors.New(warning)
+			}
+			a.report("cni configuration", health.Degraded, err)
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return nil
+		}
+	}
 }
 
 // configurations are the names of a directory's network configurations, in the order in

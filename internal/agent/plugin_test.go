@@ -3,10 +3,16 @@ package agent
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/fairlead-sdn/fairlead/internal/run/health"
+	"github.com/fairlead-sdn/fairlead/internal/serve/admin"
+	"github.com/fairlead-sdn/fairlead/internal/serve/cni/cniapi"
 )
 
 // testPlugin makes what is to be installed, and empty directories of a runtime.
@@ -50,9 +56,12 @@ func TestPluginIsInstalledAndRemoved(t *testing.T) {
 	foreign := filepath.Join(p.ConfDir, "20-other.conflist")
 	write(t, foreign, `{"name":"other","plugins":[{"type":"bridge"},{"type":"fairlead-cni"}]}`)
 	for range 2 { // again: an upgrade
-		warning, err := p.Install()
+		if err := p.Install(); err != nil {
+			t.Fatal(err)
+		}
+		warning, err := p.Offer()
 		if err != nil || warning != "" {
-			t.Fatalf("Install() = %q, %v", warning, err)
+			t.Fatalf("Offer() = %q, %v", warning, err)
 		}
 	}
 	if diff := cmp.Diff([]string{"fairlead-cni"}, names(t, p.BinDir)); diff != "" {
@@ -84,17 +93,17 @@ func TestForeignConfigurationThatSortsFirstIsNamed(t *testing.T) {
 	p := testPlugin(t)
 	write(t, filepath.Join(p.ConfDir, "05-other.conf"), `{"type":"bridge"}`)
 	write(t, filepath.Join(p.ConfDir, "00-readme"), "no configuration")
-	warning, err := p.Install()
+	warning, err := p.Offer()
 	if err != nil || !strings.HasPrefix(warning, "05-other.conf sorts before 10-fairlead.conflist in "+p.ConfDir) {
-		t.Errorf("Install() = %q, %v", warning, err)
+		t.Errorf("Offer() = %q, %v", warning, err)
 	}
 }
 
 func TestWrongListIsNotInstalled(t *testing.T) {
 	p := testPlugin(t)
 	write(t, p.List, `{"plugins":[{"type":"bridge"}]}`)
-	if _, err := p.Install(); err == nil || !strings.Contains(err.Error(), "is not a list with the plugin fairlead-cni") {
-		t.Errorf("Install() = %v", err)
+	if _, err := p.Offer(); err == nil || !strings.Contains(err.Error(), "is not a list with the plugin fairlead-cni") {
+		t.Errorf("Offer() = %v", err)
 	}
 	if _, err := os.Stat(p.ConfDir); !os.IsNotExist(err) {
 		t.Errorf("something was installed: %v", err)
@@ -104,5 +113,66 @@ func TestWrongListIsNotInstalled(t *testing.T) {
 func TestRemoveWhereNothingIs(t *testing.T) {
 	if err := testPlugin(t).Remove(); err != nil {
 		t.Error(err)
+	}
+}
+
+// awaitNames waits until a directory has these files; one that is missing has none.
+func awaitNames(t *testing.T, dir string, want ...string) {
+	t.Helper()
+	var diff string
+	for deadline := time.Now().Add(patience); time.Now().Before(deadline); {
+		entries, _ := os.ReadDir(dir)
+		var got []string
+		for _, e := range entries {
+			got = append(got, e.Name())
+		}
+		if diff = cmp.Diff(want, got); diff == "" {
+			return
+		}
+	}
+	t.Fatalf("not in time: files in %s (-want +got):\n%s", dir, diff)
+}
+
+// The runtime takes a node for ready when it finds the configuration: it comes when pods
+// can be served, comes back when it is removed, and one that hides it is named.
+func TestConfigurationIsOfferedWhenPodsCanBeServed(t *testing.T) {
+	n := newNode(t, cluster(t))
+	n.plugin = testPlugin(t)
+	n.boot()
+	list := filepath.Join(n.plugin.ConfDir, "10-fairlead.conflist")
+	awaitNames(t, n.plugin.ConfDir, "10-fairlead.conflist")
+	if code, out := n.cni(cniapi.Status, "", "", conf); code != 0 {
+		t.Errorf("with the configuration there, STATUS: %v", out)
+	}
+	if err := os.Remove(list); err != nil {
+		t.Fatal(err)
+	}
+	awaitNames(t, n.plugin.ConfDir, "10-fairlead.conflist")
+
+	foreign := filepath.Join(n.plugin.ConfDir, "05-other.conf")
+	write(t, foreign, `{"type":"bridge"}`)
+	level := func(want health.Level, message string) func(admin.Status) bool {
+		return func(s admin.Status) bool {
+			return slices.ContainsFunc(s.Health, func(h health.State) bool {
+				return h.Component == "cni configuration" && h.Level == want && strings.HasPrefix(h.Message, message)
+			})
+		}
+	}
+	n.awaitStatus(level(health.Degraded, "05-other.conf sorts before 10-fairlead.conflist"))
+	if err := os.Remove(foreign); err != nil {
+		t.Fatal(err)
+	}
+	n.awaitStatus(level(health.OK, ""))
+}
+
+// A node that knows nothing yet offers nothing; the runtime says that it has no network.
+func TestNoConfigurationWithoutDatastore(t *testing.T) {
+	n := newNode(t, away{})
+	n.plugin = testPlugin(t)
+	end := n.boot()
+	n.awaitStatus(func(s admin.Status) bool { return s.NotReady != "" })
+	end()
+	if _, err := os.Stat(n.plugin.ConfDir); !os.IsNotExist(err) {
+		t.Errorf("the network configuration was offered: %v", err)
 	}
 }

@@ -305,7 +305,7 @@ func (a *Agent) serveMetrics(ctx context.Context) error {
 		a.Logger.Error("metrics are not served; choose another metrics.listen", "err", err)
 		return nil
 	}
-	server := &http.Server{Handler: observe.Handler(a.registry, a.health, a.attachments.Ready), ReadHeaderTimeout: 5 * time.Second}
+	server := &http.Server{Handler: observe.Handler(a.registry, a.health, a.ready), ReadHeaderTimeout: 5 * time.Second}
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(l) }()
 	select {

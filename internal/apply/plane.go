@@ -47,6 +47,9 @@ type Report struct {
 	Changes []string
 	// Duration of the call.
 	Duration time.Duration
+	// Again is how long after the call the plane has to be asked once more, although
+	// nothing changes, since something that it did is for a time. Zero: it need not be.
+	Again time.Duration
 }
 
 // Err returns why the object failed, nil if it did not.

@@ -77,11 +77,15 @@ func (c *cluster) api() (*api, error) {
 }
 
 func (a *api) do(ctx context.Context, method, path string, body any) (*http.Response, error) {
-	raw, err := json.Marshal(body)
-	if err != nil {
-		return nil, err
+	var content io.Reader
+	if body != nil {
+		raw, err := json.Marshal(body)
+		if err != nil {
+			return nil, err
+		}
+		content = bytes.NewReader(raw)
 	}
-	req, err := http.NewRequestWithContext(ctx, method, a.base+path, bytes.NewReader(raw))
+	req, err := http.NewRequestWithContext(ctx, method, a.base+path, content)
 	if err != nil {
 		return nil, err
 	}
@@ -163,7 +167,23 @@ func (a *api) createPod(ctx context.Context, name, node, image string) error {
 
 // bench makes pods one after another, then as many at once, and tells how long they took
 // to be Ready and how much of that was ADD.
-func (c *cluster) bench(ctx context.Context, pods int, w io.Writer) (err error) {
+func (c *cluster) bench(ctx context.Context, pods int, w io.Writer) error {
+	return c.inBenchNamespace(ctx, func(ctx context.Context, a *api) error {
+		ready := a.ready(ctx)
+		for _, kind := range []struct {
+			name  string
+			burst bool
+		}{{"single", false}, {"burst", true}} {
+			if err := c.round(ctx, a, ready, kind.name, pods, kind.burst, w); err != nil {
+				return fmt.Errorf("%s: %w", kind.name, err)
+			}
+		}
+		return nil
+	})
+}
+
+// inBenchNamespace runs something with a namespace for pods, which is removed afterwards.
+func (c *cluster) inBenchNamespace(ctx context.Context, run func(context.Context, *api) error) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, benchLimit)
 	defer cancel()
 	a, err := c.api()
@@ -184,16 +204,7 @@ func (c *cluster) bench(ctx context.Context, pods int, w io.Writer) (err error) 
 	if err != nil {
 		return err
 	}
-	ready := a.ready(ctx)
-	for _, kind := range []struct {
-		name  string
-		burst bool
-	}{{"single", false}, {"burst", true}} {
-		if err := c.round(ctx, a, ready, kind.name, pods, kind.burst, w); err != nil {
-			return fmt.Errorf("%s: %w", kind.name, err)
-		}
-	}
-	return nil
+	return run(ctx, a)
 }
 
 func (c *cluster) round(ctx context.Context, a *api, ready <-chan string, prefix string, pods int, burst bool, w io.Writer) error {

@@ -117,6 +117,17 @@ func (c *cluster) kubectl(ctx context.Context, stdin io.Reader, args ...string) 
 	return stdout.String(), nil
 }
 
+// text runs a program in the network of the control plane, and returns what it prints.
+func (c *cluster) text(ctx context.Context, name string, args ...string) (string, error) {
+	cmd := c.command(ctx, name, args...)
+	var text strings.Builder
+	cmd.Stdout, cmd.Stderr = &text, &text
+	if err := c.runIn(cmd); err != nil {
+		return text.String(), fmt.Errorf("%s %s: %w: %s", name, strings.Join(args, " "), err, strings.TrimSpace(text.String()))
+	}
+	return text.String(), nil
+}
+
 // get reads objects with kubectl and decodes them.
 func (c *cluster) get(ctx context.Context, into any, args ...string) error {
 	out, err := c.kubectl(ctx, nil, append([]string{"get", "-o", "json"}, args...)...)

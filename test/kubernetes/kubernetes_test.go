@@ -4,6 +4,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -78,6 +79,45 @@ rules:
 	}
 }
 
+func TestRightsAreEqualOrHaveAReason(t *testing.T) {
+	watch := right{"fairlead-agent", "", "pods", "watch"}
+	list := right{"fairlead-agent", "", "pods", "list"}
+	secrets := right{"fairlead-agent", "", "secrets", "get"}
+	for name, c := range map[string]struct {
+		granted, used, refused map[right]bool
+		want                   string
+	}{
+		"equal":             {granted: map[right]bool{watch: true}, used: map[right]bool{watch: true}},
+		"kept for a reason": {granted: map[right]bool{watch: true, list: true}, used: map[right]bool{watch: true}},
+		"never used":        {granted: map[right]bool{watch: true, list: true}, used: map[right]bool{list: true}, want: "nothing uses"},
+		"refused at first":  {granted: map[right]bool{watch: true}, used: map[right]bool{watch: true}, refused: map[right]bool{watch: true}},
+		"granted, refused":  {granted: map[right]bool{list: true}, refused: map[right]bool{list: true}, want: "was refused"},
+		"refused":           {granted: map[right]bool{list: true}, refused: map[right]bool{secrets: true}, want: "was refused"},
+	} {
+		err := compareRights(c.granted, c.used, c.refused, io.Discard)
+		if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: %v, want %q", name, err, c.want)
+		}
+	}
+}
+
+// Reasons are given for rights that the manifest grants, and for no others.
+func TestReasonsAreForGrantedRights(t *testing.T) {
+	raw, err := os.ReadFile("../../deploy/fairlead.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	granted, err := grantedRights(string(raw))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for r := range rare {
+		if !granted[r] {
+			t.Errorf("%s is not granted", r)
+		}
+	}
+}
+
 func TestHistogramOfADD(t *testing.T) {
 	text := `fairlead_cni_request_seconds_bucket{code="0",command="ADD",le="0.01"} 5
 fairlead_cni_request_seconds_bucket{code="0",command="ADD",le="0.1"} 9
@@ -127,26 +167,44 @@ func TestPolicyResultsTellSCTPFromTheRest(t *testing.T) {
 	const c = "TestConformanceProfiles/CNPAdminTierGress/"
 	r := readPolicyResults([]byte(`=== RUN   TestConformanceProfiles/CNPAdminTierGress
 === RUN   ` + c + `a
-=== RUN   ` + c + `b
-    helper.go:71: FAILED Command was [/agnhost connect --timeout=3s --protocol=sctp 10.244.1.26:9003]
-=== RUN   ` + c + `c
-    helper.go:71: FAILED Command was [/agnhost connect --timeout=3s --protocol=sctp 10.244.1.26:9003]
+    helper.go:75: PROBED over tcp, n/a → 10.244.1.26:80
     helper.go:71: FAILED Command was [/agnhost connect --timeout=3s --protocol=tcp 10.244.1.26:80]
+=== RUN   ` + c + `b
+    helper.go:72: NOT PROBED over sctp, n/a → 10.244.1.26:9003: this kernel lacks it
+    helper.go:75: PROBED over tcp, n/a → 10.244.1.26:80
+=== RUN   ` + c + `c
+    helper.go:72: NOT PROBED over sctp, n/a → 10.244.1.26:9003: this kernel lacks it
+    helper.go:75: PROBED over tcp, n/a → 10.244.1.26:80
+    helper.go:76: 
+        	Error Trace:	helper.go:76
 === RUN   ` + c + `d
     x.go:1: no such object
+=== RUN   ` + c + `e
+    helper.go:72: NOT PROBED over sctp, n/a → 10.244.1.26:9003: this kernel lacks it
 --- FAIL: TestConformanceProfiles (9.00s)
     --- FAIL: TestConformanceProfiles/CNPAdminTierGress (5.00s)
         --- PASS: ` + c + `a (1.00s)
         --- FAIL: ` + c + `b (4.00s)
         --- FAIL: ` + c + `c (4.00s)
         --- FAIL: ` + c + `d (4.00s)
+        --- FAIL: ` + c + `e (4.00s)
     --- SKIP: TestConformanceProfiles/CNPOther (0.00s)
 `))
-	if r.counts["PASS"] != 1 || r.counts["FAIL"] != 3 || !cmp.Equal(r.failed, []string{c + "b", c + "c", c + "d"}) {
+	if r.counts["PASS"] != 1 || r.counts["FAIL"] != 4 || !r.ended || !cmp.Equal(r.failed, []string{c + "b", c + "c", c + "d", c + "e"}) {
 		t.Errorf("results = %+v", r)
 	}
-	if diff := cmp.Diff(map[string]bool{c + "c": true, c + "d": true}, r.otherwise); diff != "" {
-		t.Errorf("failed otherwise than over SCTP (-want +got):\n%s", diff)
+	var out strings.Builder
+	if n := r.tell(&out); n != 2 {
+		t.Errorf("%d failed for another reason than SCTP, want c and d", n)
+	}
+	want := `FAILED for want of SCTP in this kernel (1 probes not made; 1 others went as they should): ` + c + `b
+FAILED: ` + c + `c
+FAILED: ` + c + `d
+FAILED for want of SCTP in this kernel (1 probes not made; 0 others went as they should): ` + c + `e
+2 failed for want of SCTP (1 of them probe nothing else), 2 otherwise; 3 probes were made, 3 over SCTP were not
+`
+	if diff := cmp.Diff(want, out.String()); diff != "" {
+		t.Errorf("what is told (-want +got):\n%s", diff)
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"time"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
@@ -60,7 +61,10 @@ func command() *cobra.Command {
 			return err
 		}),
 		benchCommand(),
+		churnCommand(),
+		faultsCommand(),
 		verbsCommand(),
+		uninstallCommand(),
 		&cobra.Command{Use: "machine FILE", Hidden: true, Args: cobra.ExactArgs(1), RunE: func(_ *cobra.Command, args []string) error { return bootMachine(args[0]) }},
 	)
 	return root
@@ -136,6 +140,28 @@ func benchCommand() *cobra.Command {
 	return cmd
 }
 
+func churnCommand() *cobra.Command {
+	var o churnOptions
+	cmd := onCluster("churn", "Create and delete pods again and again, and check that nothing is left of them", func(ctx context.Context, c *cluster) error {
+		return c.churn(ctx, o, os.Stdout)
+	})
+	cmd.Flags().IntVar(&o.pods, "pods", 50, "number of pods")
+	cmd.Flags().IntVar(&o.rounds, "rounds", 10, "how often")
+	cmd.Flags().StringVar(&o.fairlead, "fairlead", "bin/fairlead", "the program that checks the addresses")
+	return cmd
+}
+
+func faultsCommand() *cobra.Command {
+	var away time.Duration
+	var fairlead string
+	cmd := onCluster("faults", "Take away agents and the API server, and check what must hold meanwhile", func(ctx context.Context, c *cluster) error {
+		return c.faults(ctx, away, fairlead, os.Stdout)
+	})
+	cmd.Flags().DurationVar(&away, "away", time.Minute, "how long the API server is away")
+	cmd.Flags().StringVar(&fairlead, "fairlead", "bin/fairlead", "the program that asks the agents")
+	return cmd
+}
+
 func endToEndCommand() *cobra.Command {
 	var procs int
 	var skip string
@@ -154,6 +180,16 @@ func verbsCommand() *cobra.Command {
 		return c.verbs(manifest, os.Stdout)
 	})
 	cmd.Flags().StringVar(&manifest, "manifest", "deploy/fairlead.yaml", "manifest that grants the rights")
+	return cmd
+}
+
+func uninstallCommand() *cobra.Command {
+	var installed, uninstall string
+	cmd := onCluster("uninstall", "Remove Fairlead from the cluster, and check that nothing is left of it", func(ctx context.Context, c *cluster) error {
+		return c.uninstall(ctx, installed, uninstall, os.Stdout)
+	})
+	cmd.Flags().StringVar(&installed, "manifest", "deploy/fairlead.yaml", "manifest that has installed Fairlead")
+	cmd.Flags().StringVar(&uninstall, "uninstall", "deploy/uninstall.yaml", "manifest that removes it from the nodes")
 	return cmd
 }
 

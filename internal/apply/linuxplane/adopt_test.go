@@ -193,20 +193,24 @@ func TestAdoptsForThirtySeconds(t *testing.T) {
 	p, _, tables := newFlows(t, &anew, func() time.Time { return now })
 	n := planetest.Node()
 	n.NATs = nil
-	run := func(after time.Duration, made bool, o apply.Options) {
+	run := func(after time.Duration, made bool, o apply.Options, again time.Duration) {
 		t.Helper()
 		now, anew = now.Add(after), made
-		if r, err := p.Apply(t.Context(), n, o); err != nil || len(r.Failed) > 0 {
+		r, err := p.Apply(t.Context(), n, o)
+		if err != nil || len(r.Failed) > 0 {
 			t.Fatal(err, r.Failed)
 		}
+		if r.Again != again {
+			t.Errorf("it wants to be asked again after %s, want %s", r.Again, again)
+		}
 	}
-	run(time.Minute, true, apply.Options{})                 // made: the time begins now
-	run(29*time.Second, false, apply.Options{})             // not over
-	run(2*time.Second, false, apply.Options{AddOnly: true}) // takes nothing away
-	run(0, false, apply.Options{})                          // over
-	run(time.Hour, true, apply.Options{})                   // found flushed, and made again
-	run(time.Second, false, apply.Options{})
-	run(time.Minute, false, apply.Options{})
+	run(time.Minute, true, apply.Options{}, adoptFor)          // made: the time begins now
+	run(29*time.Second, false, apply.Options{}, time.Second)   // not over
+	run(2*time.Second, false, apply.Options{AddOnly: true}, 0) // takes nothing away
+	run(0, false, apply.Options{}, 0)                          // over
+	run(time.Hour, true, apply.Options{}, adoptFor)            // found flushed, and made again
+	run(time.Second, false, apply.Options{}, adoptFor-time.Second)
+	run(time.Minute, false, apply.Options{}, 0)
 	want := []bool{true, true, true, false, false, true, true, false}
 	if diff := cmp.Diff(want, *tables); diff != "" {
 		t.Errorf("adopting (-want +got):\n%s", diff)
@@ -238,12 +242,22 @@ func TestFlowsAreReadOnlyForAReason(t *testing.T) {
 	port := planetest.Port(2, netnstest.New(t).String())
 	n.Ports = []intent.Port{port}
 	n.Routes = n.Routes[:len(n.Routes)-1]
+	// A new port inherits no flow, and what is not known to be forgotten holds it up.
+	ends := []conntrack.Query{{End: port.Addresses[0]}, {End: port.Addresses[1]}}
+	f.err = errors.New("refused")
+	if r, err := p.Apply(t.Context(), n, apply.Options{}); !errors.Is(err, f.err) || !errors.Is(r.Err(port.Ref()), f.err) {
+		t.Errorf("apply: %v, failed %v; want both to say %q", err, r.Failed, f.err)
+	}
+	walks(ends...)
+	f.err = nil
+	run()
+	walks(ends...)
 	run()
 	walks()
 	n.Ports = nil
 	f.err = errors.New("refused")
 	r := run()
-	walks(conntrack.Query{End: port.Addresses[0]}, conntrack.Query{End: port.Addresses[1]})
+	walks(ends...)
 	if err := r.Err(intent.Ref{Kind: "Node", Name: n.Name}); !errors.Is(err, f.err) {
 		t.Errorf("failed: %v, want the node with %q", r.Failed, f.err)
 	}

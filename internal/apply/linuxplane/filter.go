@@ -47,6 +47,15 @@ func (a *application) applyFilter(ctx context.Context, desired intent.Node) erro
 	return nil
 }
 
+// adoptsFor is how long the table has to adopt flows for still. Zero: it adopts none, or
+// the next Apply ends that; one that only adds cannot.
+func (p *Plane) adoptsFor() time.Duration {
+	if !p.adopting || p.adoptUntil.IsZero() {
+		return 0
+	}
+	return max(0, p.adoptUntil.Sub(p.now()))
+}
+
 func (a *application) applyTable(ctx context.Context, desired intent.Node) error {
 	changes, err := a.filter.Apply(ctx, a.table(desired, rendernft.Options{Adopting: a.adopting}), a.options)
 	a.report.Changes = append(a.report.Changes, changes...)

@@ -13,6 +13,7 @@ import (
 	"github.com/fairlead-sdn/fairlead/internal/intent"
 	"github.com/fairlead-sdn/fairlead/internal/packet"
 	"github.com/fairlead-sdn/fairlead/internal/render/flows"
+	"github.com/fairlead-sdn/fairlead/internal/render/linux"
 )
 
 // Flows are the entries of the kernel's connection tracking; *conntrack.Table is that.
@@ -67,6 +68,50 @@ func (a *application) decideFlows(ctx context.Context, change *flows.Change) err
 	})
 	a.report.Changes = append(a.report.Changes, done.lines()...)
 	return err
+}
+
+// vacate makes ports that begin to carry inherit no flow, whatever was sent to their
+// addresses before. It comes between their rules and their links, with which nobody
+// reaches them who was not judged by their lists:
+//
+//   - A packet for such an address was marked as judged only where it had a route, which
+//     led away from here: to another node, or out, when the address was nobody's or
+//     somebody else's as far as this node knew. The flow lives as long as somebody sends.
+//   - links.Vacate ends that: such packets find an unreachable route, which is before the
+//     rules, so that nothing is marked and no new flow is known. What had its route before
+//     is through when it returns.
+//   - So what is forgotten then does not come back until Commit sets the link up and gives
+//     it the route. The rules of the port are there by then, and judge the first packet.
+//
+// What the pod of another node had to do with the address is looked after by that node,
+// and by followPolicy: sets name the addresses of pods elsewhere. It does not matter
+// what was applied before, by whom, and whether all of it succeeded: a link that is up is
+// one that has gone through this.
+func (a *application) vacate(ctx context.Context, state linux.State) error {
+	vacated, addrs, err := a.links.Vacate(ctx, state, a.options)
+	a.took(vacated)
+	if err != nil {
+		return fmt.Errorf("make the addresses of new ports unreachable: %w", err)
+	}
+	if len(addrs) == 0 {
+		return nil
+	}
+	vacant := make(map[netip.Addr]bool, len(addrs))
+	queries := make([]conntrack.Query, 0, len(addrs))
+	for _, addr := range addrs {
+		vacant[addr] = true
+		queries = append(queries, conntrack.Query{End: addr})
+	}
+	r, err := a.flows.Walk(ctx, queries, func(f conntrack.Flow) conntrack.Decision {
+		return conntrack.Decision{Delete: vacant[f.Src] || vacant[f.ReplySrc]}
+	})
+	if r.Changed > 0 {
+		a.report.Changes = append(a.report.Changes, fmt.Sprintf("forget %d flows of addresses that new pods get", r.Changed))
+	}
+	if err != nil {
+		return fmt.Errorf("forget flows of the addresses of new ports: %w", err)
+	}
+	return nil
 }
 
 // ownAddresses are those of all links of the node.

@@ -165,6 +165,7 @@ func (p *Plane) Apply(ctx context.Context, desired intent.Node, o apply.Options)
 		return cmp.Or(cmp.Compare(a.Ref.Kind, b.Ref.Kind), cmp.Compare(a.Ref.Name, b.Ref.Name))
 	})
 	a.report.Duration = time.Since(start)
+	a.report.Again = a.adoptsFor()
 	return a.report, err
 }
 
@@ -221,6 +222,9 @@ func (a *application) run(ctx context.Context, desired intent.Node, state linux.
 	}
 	// Without its rules nothing new may carry traffic.
 	hold := errors.Join(guardErr, filterErr, wireErr)
+	if hold == nil {
+		hold = a.vacate(ctx, state)
+	}
 	committed, err := a.links.Commit(ctx, state, a.options, hold)
 	a.took(committed)
 	if err != nil {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"net/netip"
 	"slices"
 	"sync"
 	"time"
@@ -31,7 +32,8 @@ type Config struct {
 // Driver makes the kernel equal to a linux.State. It is safe for concurrent use.
 //
 // An Apply has two halves, so that its caller can put filter rules between them:
-// Prepare makes links that carry nothing yet, Commit lets them carry.
+// Prepare makes links that carry nothing yet, Commit lets them carry. Vacate, between
+// them, keeps away what is sent to those links' addresses already.
 type Driver struct {
 	ns  *netns.NS
 	log *slog.Logger
@@ -52,6 +54,9 @@ type Driver struct {
 	verified map[string]verified
 	// failed are the ports and the tunnel (by link name) that Prepare could not make.
 	failed map[string]bool
+	// carried are the addresses of the ports that we know to be up, or to have been, by
+	// index of the host's end.
+	carried map[int][]netip.Addr
 	// foreign waits for Watch, which kick wakes.
 	foreign []apply.Foreign
 	kick    chan struct{}
@@ -86,7 +91,7 @@ func Open(c Config) (_ *Driver, err error) {
 	}
 	d := &Driver{
 		ns: c.NS, log: c.Log, dial: dial, settings: settings{ns: c.NS, file: c.SavedSysctls},
-		verified: map[string]verified{}, failed: map[string]bool{}, kick: make(chan struct{}, 1),
+		verified: map[string]verified{}, failed: map[string]bool{}, carried: map[int][]netip.Addr{}, kick: make(chan struct{}, 1),
 	}
 	// First listen, then read: nothing can happen unnoticed in between.
 	if d.monitor, err = listen(c.NS); err != nil {

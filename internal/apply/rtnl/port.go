@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net/netip"
 
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
@@ -336,9 +337,13 @@ func (s *setup) make(changes []podChange, unfinished bool) error {
 // raisePorts sets the host's ends up. It is the last that a port needs before its
 // routes.
 func (d *Driver) raisePorts(want linux.State, hold error, r *Result) {
+	maps.DeleteFunc(d.carried, func(i int, _ []netip.Addr) bool { _, ok := d.shadow.links[i]; return !ok })
 	index := d.shadow.byName()
 	for _, p := range want.Ports {
 		l, ok := d.shadow.links[index[p.HostName]]
+		if ok && l.up {
+			d.carried[l.index] = p.Addresses
+		}
 		if d.failed[p.HostName] || ok && l.up {
 			continue
 		}
@@ -355,7 +360,7 @@ func (d *Driver) raisePorts(want linux.State, hold error, r *Result) {
 			continue
 		}
 		l.up = true
-		d.shadow.links[l.index] = l
+		d.shadow.links[l.index], d.carried[l.index] = l, p.Addresses
 		r.say("set link %s up", p.HostName)
 	}
 }

@@ -80,9 +80,11 @@ func (c *Change) ports(old, desired intent.Node) {
 	for _, is := range desired.Ports {
 		was, found := lookup(old.Ports, is)
 		for _, a := range is.Addresses {
-			// Nobody gets through to a vacant address of a block that is here. Elsewhere
-			// somebody else may have had it.
-			if !slices.Contains(was.Addresses, a) && !local(old.Routes, is.VPC, a) {
+			// Nobody gets through to a vacant address of a block that is here, but a flow
+			// may be older than the block: a plane that lets a new port carry forgets such
+			// flows before. A port that carries already cannot be helped that way.
+			// Elsewhere somebody else may have had the address.
+			if !slices.Contains(was.Addresses, a) && (found || !local(old.Routes, is.VPC, a)) {
 				c.moved[a] = true
 			}
 		}

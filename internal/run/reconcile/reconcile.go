@@ -184,9 +184,10 @@ func (l *Loop) MTU() int { return l.Last().Intent.MTU }
 // Run runs the loop until ctx ends. It returns nil then: what is in the kernel
 // stays.
 func (l *Loop) Run(ctx context.Context) error {
-	retry, resync := stopped(), stopped()
+	retry, resync, again := stopped(), stopped(), stopped()
 	defer retry.Stop()
 	defer resync.Stop()
+	defer again.Stop()
 	delay := time.Duration(0)
 	if l.config.Resync > 0 {
 		resync.Reset(l.config.Resync)
@@ -205,6 +206,12 @@ func (l *Loop) Run(ctx context.Context) error {
 			delay = min(max(2*delay, l.config.RetryMin), l.config.RetryMax)
 			retry.Reset(delay)
 		}
+		// Unless the plane was not asked, what it says now is what counts.
+		if out := l.Last(); out.Report.Again > 0 {
+			again.Reset(out.Report.Again)
+		} else if !out.Unchanged {
+			again.Stop()
+		}
 		if !sleep(ctx, l.config.MinInterval) {
 			return nil
 		}
@@ -214,6 +221,7 @@ func (l *Loop) Run(ctx context.Context) error {
 			asked = false
 		case <-l.poke:
 		case <-retry.C:
+		case <-again.C:
 		case <-resync.C:
 			resync.Reset(l.config.Resync)
 			l.markStale()

@@ -24,6 +24,7 @@ type plane struct {
 	options []apply.Options
 	fail    map[intent.Ref]error
 	err     error
+	again   time.Duration
 }
 
 func (p *plane) Apply(ctx context.Context, n intent.Node, o apply.Options) (apply.Report, error) {
@@ -31,7 +32,7 @@ func (p *plane) Apply(ctx context.Context, n intent.Node, o apply.Options) (appl
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.options = append(p.options, o)
-	var r apply.Report
+	r := apply.Report{Again: p.again}
 	for ref, err := range p.fail {
 		r.Failed = append(r.Failed, apply.ObjectError{Ref: ref, Err: err})
 	}
@@ -236,6 +237,30 @@ func TestRetryBacksOff(t *testing.T) {
 		if got := p.calls(); got != n {
 			t.Errorf("%d passes after all was well, want none", got-n)
 		}
+	})
+}
+
+// A plane that has something for a time only is asked when the time is over, and no more.
+func TestPlaneIsAskedAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := &plane{again: 30 * time.Second}
+		_, w := loop(t, p, func(c *Config) {
+			c.Compile = func(*world.Snapshot) (intent.Node, []world.Problem) { return intent.Node{MTU: 1450}, nil }
+		})
+		asked := func(after time.Duration, want int) {
+			t.Helper()
+			time.Sleep(after)
+			synctest.Wait()
+			if got := p.calls(); got != want {
+				t.Errorf("the plane was asked %d times, want %d", got, want)
+			}
+		}
+		asked(20*time.Second, 1)
+		setNode(w, "a") // of no concern to the plane
+		asked(9*time.Second, 1)
+		p.set(func() { p.again = 0 })
+		asked(2*time.Second, 2)
+		asked(time.Hour, 2)
 	})
 }
 

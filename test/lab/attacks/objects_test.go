@@ -331,7 +331,14 @@ func writeRaw(t *testing.T, l *labtest.Lab) {
 			"spec":     map[string]any{"nodeName": "nowhere", "containers": []any{map[string]any{"name": s, "ports": []any{map[string]any{"containerPort": -5, "name": s}}}}},
 			"status":   map[string]any{"podIP": s, "podIPs": []any{map[string]any{"ip": s}}},
 		})
-		object(datastore.KindClusterNetworkPolicy, "", name, map[string]any{"spec": map[string]any{"tier": s, "priority": -i, "subject": map[string]any{"namespaces": map[string]any{"matchLabels": map[string]any{s: s}}}, "ingress": []any{map[string]any{"action": s}}}})
+		// Its action cannot be read, so that it denies all to whom it may be about. That, too,
+		// cannot be read, but for the namespace: as with the policies above, not that of
+		// the pods that are probed.
+		subject := map[string]any{"pods": map[string]any{
+			"namespaceSelector": map[string]any{"matchLabels": map[string]any{"kubernetes.io/metadata.name": "raw-policies"}},
+			"podSelector":       map[string]any{"matchLabels": map[string]any{s: s}},
+		}}
+		object(datastore.KindClusterNetworkPolicy, "", name, map[string]any{"spec": map[string]any{"tier": s, "priority": -i, "subject": subject, "ingress": []any{map[string]any{"action": s}}}})
 		object(datastore.KindService, "before", name, map[string]any{"spec": map[string]any{"clusterIP": s, "clusterIPs": []string{s}, "ports": []any{map[string]any{"port": -1, "name": s}}}})
 	}
 	object(datastore.KindNodeNetwork, "", "raw-mtu", map[string]any{"spec": map[string]any{"addresses": []string{"172.30.0.77/24"}, "vtepMAC": "06:00:00:00:00:01", "mtu": 1 << 30}})
