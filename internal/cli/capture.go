@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/fairlead-sdn/fairlead/internal/apply/capture"
@@ -36,7 +37,7 @@ kernel asks it, so only what is wanted leaves the node.`,
 		},
 	}
 	f := cmd.Flags()
-	f.StringVarP(&file, "output", "o", "", "file to write, which must not exist; - is standard output")
+	f.StringVarP(&file, "output", "o", "", "file to write, which must not exist unless it is a device or a pipe; - is standard output")
 	f.StringVarP(&namespace, "namespace", "n", "", "namespace of POD if it names none (default: the context's, or \"default\")")
 	f.StringVar(&q.Interface, "interface", "", "interface in the pod, if it has several")
 	f.IntVar(&q.Snap, "snap", 0, "keep only so many bytes of each packet (default: all)")
@@ -106,13 +107,13 @@ func (a *app) capture(ctx context.Context, node string, q admin.Capture, file st
 	// Packets are no text: the way that keeps control characters from terminals is not theirs.
 	out := &counting{w: a.out}
 	if file != "-" {
-		f, err := os.OpenFile(file, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+		f, made, err := createOutput(file)
 		if err != nil {
 			return fmt.Errorf("write the capture (an existing file is not overwritten): %w", err)
 		}
 		defer func() {
 			err = errors.Join(err, f.Close())
-			if out.n == 0 {
+			if made && out.n == 0 {
 				err = errors.Join(err, os.Remove(file))
 			}
 		}()
@@ -129,6 +130,19 @@ func (a *app) capture(ctx context.Context, node string, q admin.Capture, file st
 	}
 	fmt.Fprintln(a.err, note)
 	return nil
+}
+
+// createOutput makes a file, or opens one that there is if it holds nothing that could
+// be lost: a device, or a pipe that somebody reads. Only what was made is to be removed.
+func createOutput(file string) (f *os.File, made bool, err error) {
+	info, err := os.Stat(file)
+	if err == nil && !info.Mode().IsRegular() && !info.IsDir() {
+		// Without O_NONBLOCK a pipe that nobody reads could not be interrupted.
+		f, err = os.OpenFile(file, os.O_WRONLY|unix.O_NONBLOCK, 0)
+		return f, false, err
+	}
+	f, err = os.OpenFile(file, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	return f, true, err
 }
 
 // counting counts what it writes.

@@ -60,6 +60,13 @@ func TestCapture(t *testing.T) {
 	if r := c.run("capture", "web", "-n", "shop", "-o", "-"); r.code != 0 || r.out != captured {
 		t.Errorf("to a pipe: %+v", r)
 	}
+	// A device is no file that could be lost, and stays.
+	if r := c.run("capture", "shop/web", "-o", os.DevNull); r.code != 0 {
+		t.Errorf("to %s: %+v", os.DevNull, r)
+	}
+	if info, err := os.Stat(os.DevNull); err != nil || info.Mode()&os.ModeCharDevice == 0 {
+		t.Fatalf("%s is %v (%v)", os.DevNull, info, err)
+	}
 	other := filepath.Join(c.dir, "other.pcap")
 	for _, tt := range []struct {
 		args []string

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
 
 	"github.com/fairlead-sdn/fairlead/internal/config"
 	"github.com/fairlead-sdn/fairlead/internal/datastore"
@@ -88,8 +89,9 @@ func (a *app) run(ctx context.Context, args []string) int {
 }
 
 func isTerminal(f *os.File) bool {
-	info, err := f.Stat()
-	return err == nil && info.Mode()&os.ModeCharDevice != 0 && os.Getenv("TERM") != "dumb"
+	// Other character devices, such as /dev/null, are none.
+	_, err := unix.IoctlGetTermios(int(f.Fd()), unix.TCGETS)
+	return err == nil && os.Getenv("TERM") != "dumb"
 }
 
 func (a *app) root() *cobra.Command {
@@ -146,6 +148,9 @@ func strict(cmd *cobra.Command) {
 	if check != nil {
 		cmd.Args = func(cmd *cobra.Command, args []string) error {
 			err := check(cmd, args)
+			if err == nil {
+				err = cmd.ValidateFlagGroups() // Cobra asks later, and gives the error no type.
+			}
 			if usage := (usageError{}); err == nil || errors.As(err, &usage) {
 				return err
 			}

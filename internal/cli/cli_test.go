@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"os"
 	"strings"
 	"testing"
 	"unicode"
@@ -190,4 +191,25 @@ func TestCheckOutput(t *testing.T) {
 		fmt.Fprintf(&b, "== %s\n%s\n", tt.name, out.String())
 	}
 	golden(t, "check.txt", b.String())
+}
+
+// /dev/null is a character device, as terminals are.
+func TestDevNullIsNoTerminal(t *testing.T) {
+	f, err := os.OpenFile(os.DevNull, os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if isTerminal(f) {
+		t.Error("it is taken for one")
+	}
+}
+
+func TestFlagsThatContradictAreWrongUsage(t *testing.T) {
+	c := newCluster(t)
+	for _, args := range [][]string{{"get", "pods", "-A", "-n", "a"}, {"events", "-A", "-n", "a"}} {
+		if r := c.run(args...); r.code != exitUsage || !strings.Contains(r.err, "all-namespaces") {
+			t.Errorf("%v: %+v", args, r)
+		}
+	}
 }

@@ -16,6 +16,8 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	policyv1beta1 "sigs.k8s.io/network-policy-api/apis/v1beta1"
 
 	"github.com/fairlead-sdn/fairlead/api/v1alpha1"
 	"github.com/fairlead-sdn/fairlead/internal/controller/plan"
@@ -39,6 +41,7 @@ type diagIndex struct {
 }
 
 type objectSummary struct {
+	Namespace       string `json:"namespace,omitempty"`
 	Name            string `json:"name"`
 	ResourceVersion string `json:"resourceVersion"`
 	Spec            any    `json:"spec,omitempty"`
@@ -53,46 +56,65 @@ func diagPaths() []string {
 func (a *app) diagCommand() *cobra.Command {
 	var file string
 	cmd := &cobra.Command{
-		Use: "diag -o FILE", Short: "Gather what a person needs to find a fault, into one archive", Args: noArgs,
-		Long: `Gather the state of all agents, of Fairlead's own objects and its Events into one archive
+		Use: "diag -o FILE|-", Short: "Gather what a person needs to find a fault, into one archive", Args: noArgs,
+		Long: `Gather the state of all agents, of Fairlead's own objects, policies and its Events into one archive
 (tar, gzip), which only its owner may read: as JSON, and the tables that every node's kernel should
 hold as text. Pods, Secrets, environments and annotations are not in it. What cannot be had is
 named in its index.json and on standard error, and is no failure.`,
 		Example: "  fairlead diag -o fairlead.tar.gz",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if file == "" {
-				return usagef("say where to write with -o FILE")
+			switch {
+			case file == "":
+				return usagef("say where to write with -o FILE (- is standard output)")
+			case file == "-" && a.terminal:
+				return usagef("standard output is a terminal: give a FILE, or pipe it into a program")
 			}
 			return a.diag(cmd.Context(), file)
 		},
 	}
-	cmd.Flags().StringVarP(&file, "output", "o", "", "file to write; it must not exist")
+	cmd.Flags().StringVarP(&file, "output", "o", "", "file to write, which must not exist unless it is a device or a pipe; - is standard output")
 	return cmd
 }
 
 // diag makes the file first: gathering takes time, and a wrong name none.
 func (a *app) diag(ctx context.Context, file string) (err error) {
-	f, err := os.OpenFile(file, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if file == "-" {
+		size, b, err := a.writeBundle(ctx, a.out)
+		if err == nil {
+			fmt.Fprintf(a.err, "standard output: %d bytes, %d nodes\n", size, len(b.index.Nodes))
+		}
+		return err
+	}
+	f, made, err := createOutput(file)
 	if err != nil {
 		return fmt.Errorf("write the bundle (an existing file is not overwritten): %w", err)
 	}
 	defer func() {
-		if err = errors.Join(err, f.Close()); err != nil {
+		if err = errors.Join(err, f.Close()); err != nil && made {
 			err = errors.Join(err, os.Remove(file))
 		}
 	}()
-	size := &counting{w: f}
-	b := newBundle(size, a.now().UTC(), a.version)
-	if err := a.gather(ctx, b); err != nil {
+	size, b, err := a.writeBundle(ctx, f)
+	if err != nil {
 		return err
 	}
+	return a.say("%s: %d bytes, %d nodes", file, size, len(b.index.Nodes))
+}
+
+// writeBundle gathers everything into w, and names what is missing.
+func (a *app) writeBundle(ctx context.Context, w io.Writer) (size int64, b *diagBundle, err error) {
+	out := &counting{w: w}
+	b = newBundle(out, a.now().UTC(), a.version)
+	if err := a.gather(ctx, b); err != nil {
+		return 0, nil, err
+	}
 	if err := b.close(); err != nil {
-		return fmt.Errorf("write the bundle: %w", err)
+		return 0, nil, fmt.Errorf("write the bundle: %w", err)
 	}
 	for _, e := range b.index.Errors {
 		fmt.Fprintln(a.err, "not in the bundle:", e)
 	}
-	return a.say("%s: %d bytes, %d nodes", file, size.n, len(b.index.Nodes))
+	return out.n, b, nil
 }
 
 // gather gathers what it can; what failed is in the index. If neither the datastore nor a
@@ -210,7 +232,10 @@ func (b *diagBundle) addObjects(ctx context.Context, s datastore.Store) error {
 	if err == nil {
 		b.add(diagFile{"status.json", st})
 	}
-	for _, kind := range []datastore.Kind{datastore.KindVPC, datastore.KindSubnet, datastore.KindIPBlock, datastore.KindNodeNetwork, datastore.KindNetNamespace} {
+	for _, kind := range []datastore.Kind{
+		datastore.KindVPC, datastore.KindSubnet, datastore.KindIPBlock, datastore.KindNodeNetwork, datastore.KindNetNamespace,
+		datastore.KindNetworkPolicy, datastore.KindClusterNetworkPolicy,
+	} {
 		list, lerr := s.List(ctx, kind)
 		if lerr != nil {
 			err = errors.Join(err, lerr)
@@ -266,7 +291,7 @@ func ourEvents(ctx context.Context, s datastore.Store) ([]diagEvent, error) {
 }
 
 func summarize(o datastore.Object) objectSummary {
-	s := objectSummary{Name: o.GetName(), ResourceVersion: o.GetResourceVersion()}
+	s := objectSummary{Namespace: o.GetNamespace(), Name: o.GetName(), ResourceVersion: o.GetResourceVersion()}
 	switch o := o.(type) {
 	case *v1alpha1.VPC:
 		s.Spec, s.Status = o.Spec, o.Status
@@ -278,6 +303,10 @@ func summarize(o datastore.Object) objectSummary {
 		s.Spec, s.Status = o.Spec, o.Status
 	case *v1alpha1.NetNamespace:
 		s.Spec = o.Spec
+	case *networkingv1.NetworkPolicy:
+		s.Spec = o.Spec
+	case *policyv1beta1.ClusterNetworkPolicy:
+		s.Spec, s.Status = o.Spec, o.Status
 	}
 	return s
 }

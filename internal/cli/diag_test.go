@@ -50,6 +50,18 @@ func unpack(t *testing.T, file string) map[string]string {
 	}
 }
 
+const somePolicies = `
+apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata: {name: closed, namespace: demo, annotations: {a: canary}}
+spec: {podSelector: {matchLabels: {app: web}}}
+---
+apiVersion: policy.networking.k8s.io/v1beta1
+kind: ClusterNetworkPolicy
+metadata: {name: guard}
+spec: {tier: Admin, priority: 10, subject: {namespaces: {}}, ingress: [{action: Deny, from: [{namespaces: {}}]}]}
+`
+
 const oursAndTheirs = `
 apiVersion: v1
 kind: Event
@@ -73,6 +85,7 @@ func TestDiag(t *testing.T) {
 	c := wellAndSick(t)
 	c.loadFile("cluster.yaml")
 	c.load(oursAndTheirs)
+	c.load(somePolicies)
 	c.serve("node-4", map[string]admin.Handler{
 		"GET /v1/status": says(admin.Status{Node: "node-4"}), "GET /v1/tables": says(admin.Tables{Node: "node-4", Text: "table inet fairlead {\n}\n"}),
 	})
@@ -92,6 +105,7 @@ func TestDiag(t *testing.T) {
 	for name, want := range map[string]string{
 		"index.json": `"version": "v1.2.3"`, "status.json": `"nodes"`, "events.json": `"NoTenant"`,
 		"objects/Subnet.json": `"cidrs"`, "objects/VPC.json": `"name"`, "objects/IPBlock.json": `"name"`, "objects/NodeNetwork.json": `"name"`, "objects/NetNamespace.json": `"name"`,
+		"objects/NetworkPolicy.json": `"namespace": "demo"`, "objects/ClusterNetworkPolicy.json": `"priority": 10`,
 		"nodes/node-1/status.json": `"revision": 42`, "nodes/node-1/audit.json": `"differences"`, "nodes/node-1/journal.json": "asked since",
 		"nodes/node-1/config.json": `"node-1"`, "nodes/node-2/peers.json": "[]", "nodes/node-4/tables.txt": "table inet fairlead {\n}\n",
 	} {
@@ -125,6 +139,15 @@ func TestDiag(t *testing.T) {
 	}
 	if again, err := os.ReadFile(file); err != nil || string(again) != string(before) {
 		t.Errorf("the file was changed (%v)", err)
+	}
+	// Standard output holds the archive and nothing else.
+	r = c.run("diag", "-o", "-")
+	piped := c.write("piped.tar.gz", r.out)
+	if r.code != 0 || !strings.Contains(unpack(t, piped)["index.json"], `"node-4"`) || !strings.Contains(r.err, " bytes, 3 nodes") {
+		t.Errorf("to standard output: exit %d: %s", r.code, r.err)
+	}
+	if _, err := os.Stat("-"); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("there is a file of the name - (%v)", err)
 	}
 	if r := c.run("diag"); r.code != exitUsage {
 		t.Errorf("without a file: %+v", r)

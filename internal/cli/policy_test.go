@@ -3,11 +3,14 @@ package cli
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"net/netip"
 	"net/url"
 	"slices"
 	"strings"
 	"testing"
+
+	gocmp "github.com/google/go-cmp/cmp"
 
 	"github.com/fairlead-sdn/fairlead/internal/agent"
 	"github.com/fairlead-sdn/fairlead/internal/apply"
@@ -127,6 +130,9 @@ func TestPolicyWhyDisagreements(t *testing.T) {
 		{"the list denies", func(x *admin.Explanation) { x.Ingress.Allowed = false }, "the oracle says allowed", exitDisagree},
 		{"no port", func(x *admin.Explanation) { x.Ingress = nil }, "no port of it has the pod's address", exitDisagree},
 		{"the rules drop", func(x *admin.Explanation) { x.Rules.Verdict = "drop" }, "expects the rules to accept", exitDisagree},
+		{"no list", func(x *admin.Explanation) {
+			x.Ingress.List, x.Ingress.Rule, x.Ingress.Reason = "", nil, "no policy selects the pod in this direction"
+		}, "the node has no rule list for it", exitDisagree},
 		{"a rule is gone", func(x *admin.Explanation) { x.Rules.Missing = []string{"rule 4 of chain forward"} }, "does not hold what it should: rule 4", exitDisagree},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -150,6 +156,30 @@ func TestPolicyWhyWithoutAgents(t *testing.T) {
 	}
 	if r.code != 1 || !got.Allowed || !strings.Contains(r.err, "no evidence of node n2") {
 		t.Errorf("exit %d, allowed %t: %s", r.code, got.Allowed, r.err)
+	}
+	if m := got.Flows[0].Missing; len(m) != 1 || m[0] != (whyMissing{"n2", `there is no node "n2"`}) {
+		t.Errorf("missing: %+v", m)
+	}
+	r = c.run("policy", "why", "shop/web", "bank/teller:80")
+	if r.code != 1 || !strings.HasSuffix(r.out, "\nn2 was not asked: there is no node \"n2\"; the rest agrees.\n") {
+		t.Errorf("exit %d: %s", r.code, r.out)
+	}
+	delete(c.sockets, "n1")
+	r = c.run("policy", "why", "shop/web", "bank/teller:80")
+	if r.code != 1 || strings.Contains(r.out, "agree") || !strings.Contains(r.out, "n1 was not asked: ") || !strings.Contains(r.out, "n2 was not asked: ") {
+		t.Errorf("exit %d: %s", r.code, r.out)
+	}
+}
+
+// A node whose list knows a policy of which the oracle knows nothing.
+func TestPolicyWhyOfUnknownPolicy(t *testing.T) {
+	rule := &admin.Rule{Kind: "NetworkPolicy", Policy: "shop/old", Action: "Accept"}
+	c := policyCluster(t, map[string]func(*admin.Explanation){"n1": func(x *admin.Explanation) {
+		x.Egress.List, x.Egress.Rule, x.Egress.Reason = "egress-01", rule, ""
+	}})
+	r := c.run("policy", "why", "shop/web", "bank/teller:80")
+	if r.code != exitDisagree || !strings.Contains(r.out, "the oracle knows no policy that decides") {
+		t.Errorf("exit %d: %s", r.code, r.out)
 	}
 }
 
@@ -202,6 +232,72 @@ func TestPolicyWhatif(t *testing.T) {
 	)
 	if r := c.run("get", "networkpolicies", "-o", "json"); strings.Contains(r.out, `"name": "web"`) || r.code != 0 {
 		t.Errorf("whatif has written: %s", r.out)
+	}
+}
+
+// The later of two objects of one name changes the earlier.
+func TestPolicyWhatifNamesAnObjectTwice(t *testing.T) {
+	c := policyCluster(t, nil)
+	second := strings.Replace(onlyTellers, "app: teller", "app: vault", 1)
+	r := c.run("policy", "whatif", "--no-flows", "-o", "json", "-f", c.write("twice.yaml", onlyTellers+"---"+second))
+	alone := c.run("policy", "whatif", "--no-flows", "-o", "json", "-f", c.write("second.yaml", second))
+	var got, want whatifReport
+	if err := errors.Join(json.Unmarshal([]byte(r.out), &got), json.Unmarshal([]byte(alone.out), &want)); err != nil {
+		t.Fatalf("%v: %+v", err, r)
+	}
+	if d := gocmp.Diff(want.Reach, got.Reach); d != "" || len(got.Reach) == 0 {
+		t.Errorf("(-the later alone +both)\n%s", d)
+	}
+	changes := []whatifChange{{"create", "networkpolicy/shop/web"}, {"change", "networkpolicy/shop/web"}}
+	if d := gocmp.Diff(changes, got.Changes); d != "" || r.code != 0 {
+		t.Errorf("exit %d (-want +got)\n%s", r.code, d)
+	}
+}
+
+// Who is deleted talks no more, and a namespace takes its pods along.
+func TestPolicyWhatifDeletesPods(t *testing.T) {
+	flow := apply.Flow{
+		Src: netip.MustParseAddr("10.128.0.2"), Dst: netip.MustParseAddr("10.128.0.66"), Protocol: packet.TCP, SrcPort: 40000, DstPort: 80,
+	}
+	c := policyCluster(t, nil, flow)
+	const one = "apiVersion: v1\nkind: Pod\nmetadata: {name: teller, namespace: bank}\nspec: {containers: [{name: c}]}\n"
+	const all = "apiVersion: v1\nkind: Namespace\nmetadata: {name: bank}\n---\n" + one
+	for _, tt := range []struct {
+		name, manifest string
+		deleted        []string
+	}{
+		{"pod", one, []string{"pod/bank/teller"}},
+		{"namespace", all, []string{"namespace/bank", "pod/bank/late", "pod/bank/teller", "pod/bank/vault"}},
+		{"host", "apiVersion: v1\nkind: Pod\nmetadata: {name: host, namespace: shop}\nspec: {containers: [{name: c}]}\n", []string{"pod/shop/host"}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			r := c.run("policy", "whatif", "--delete", "-o", "json", "-f", c.write(tt.name+".yaml", tt.manifest))
+			var got whatifReport
+			if err := json.Unmarshal([]byte(r.out), &got); err != nil {
+				t.Fatalf("%v: %+v", err, r)
+			}
+			var deleted []string
+			for _, change := range got.Changes {
+				deleted = append(deleted, change.Object)
+			}
+			if d := gocmp.Diff(tt.deleted, deleted); d != "" {
+				t.Errorf("(-want +got)\n%s", d)
+			}
+			if tt.name == "host" {
+				if len(got.Notes) != 1 || len(got.Reach)+len(got.Flows) != 0 {
+					t.Errorf("%+v", got)
+				}
+				return
+			}
+			if len(got.Notes) != 0 || r.code != exitFailed || len(got.Flows) != 1 || got.Flows[0].Why != "the pod that receives is deleted" {
+				t.Errorf("exit %d, notes %q, flows %+v", r.code, got.Notes, got.Flows)
+			}
+			if !slices.ContainsFunc(got.Reach, func(g reachGroup) bool {
+				return slices.Contains(g.From, "shop/web") && slices.Contains(g.To, "bank/teller") && g.Before == "allowed" && g.After == "gone" && g.Policy == nil
+			}) {
+				t.Errorf("reach %+v", got.Reach)
+			}
+		})
 	}
 }
 

@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/fairlead-sdn/fairlead/internal/datastore"
@@ -112,6 +114,9 @@ func (a *app) whatif(ctx context.Context, s datastore.Store, manifests []manifes
 	return o.report, nil
 }
 
+// stagedVersion is the resourceVersion of objects that only the files create.
+const stagedVersion = "1"
+
 // overlay lays the objects of files over a world, as the datastore would take them.
 type overlay struct {
 	store  datastore.Store
@@ -142,6 +147,9 @@ func (o *overlay) one(ctx context.Context, object datastore.Object, remove bool)
 	}
 	key := datastore.KeyOf(object)
 	name := label(r.Kind, object)
+	if staged, ok := o.staged[r.Kind][key]; ok && staged == nil && remove {
+		return nil // Named twice, or taken along by its namespace.
+	}
 	have, err := o.get(ctx, r.Kind, key)
 	if err != nil {
 		return fmt.Errorf("%s: %w", name, err)
@@ -157,6 +165,9 @@ func (o *overlay) one(ctx context.Context, object datastore.Object, remove bool)
 		action = "create"
 		object.SetResourceVersion("")
 		next, err = new(datastore.Admission).Create(object, o.lister(ctx))
+		if err == nil {
+			next.SetResourceVersion(stagedVersion) // The files may name it again.
+		}
 	default:
 		var changed bool
 		object.SetResourceVersion(have.GetResourceVersion())
@@ -174,6 +185,35 @@ func (o *overlay) one(ctx context.Context, object datastore.Object, remove bool)
 	if action != "none" {
 		o.stage(r.Kind, key, next)
 	}
+	if action == "delete" {
+		return o.takeAlong(ctx, r.Kind, have)
+	}
+	return nil
+}
+
+// takeAlong says what a deletion ends that pairs of addresses do not show, and deletes
+// the pods of a namespace with it.
+func (o *overlay) takeAlong(ctx context.Context, kind datastore.Kind, deleted datastore.Object) error {
+	if pod, ok := deleted.(*corev1.Pod); ok && pod.Spec.HostNetwork {
+		o.report.Notes = append(o.report.Notes, fmt.Sprintf("pod %s is in its node's network: which flows are its own is not known", datastore.KeyOf(pod)))
+	}
+	if kind != datastore.KindNamespace {
+		return nil
+	}
+	pods, err := o.lister(ctx)(datastore.KindPod)
+	if err != nil {
+		return err
+	}
+	for _, pod := range pods {
+		if pod.GetNamespace() != deleted.GetName() {
+			continue
+		}
+		o.report.Changes = append(o.report.Changes, whatifChange{Action: "delete", Object: label(datastore.KindPod, pod)})
+		o.stage(datastore.KindPod, datastore.KeyOf(pod), nil)
+		if err := o.takeAlong(ctx, datastore.KindPod, pod); err != nil {
+			return err
+		}
+	}
 	return nil
 }
 
@@ -190,7 +230,9 @@ func (o *overlay) stage(kind datastore.Kind, key datastore.Key, next datastore.O
 	o.world.Apply(change)
 	switch kind {
 	case datastore.KindNetworkPolicy, datastore.KindClusterNetworkPolicy:
-		o.policies = append(o.policies, policyRef{change.Kind, change.Key})
+		if ref := (policyRef{change.Kind, change.Key}); !slices.Contains(o.policies, ref) {
+			o.policies = append(o.policies, ref)
+		}
 	case datastore.KindPod:
 		if next != nil && len(podAddressesOf(next)) == 0 {
 			o.report.Notes = append(o.report.Notes, fmt.Sprintf("pod %s has no address yet: it is judged by none of its own", key))

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -14,7 +15,6 @@ import (
 	"github.com/fairlead-sdn/fairlead/internal/oracle"
 	"github.com/fairlead-sdn/fairlead/internal/packet"
 	"github.com/fairlead-sdn/fairlead/internal/serve/admin"
-	"github.com/fairlead-sdn/fairlead/internal/world"
 )
 
 // exitDisagree: oracle, rule lists and kernel do not say the same.
@@ -52,6 +52,9 @@ type whyFlow struct {
 	Nodes []whyNode `json:"nodes"`
 	// Disagreements between the three; empty if there are none.
 	Disagreements []string `json:"disagreements"`
+	// Missing are nodes of which there is no evidence: that nothing disagrees says
+	// nothing about them.
+	Missing []whyMissing `json:"missing,omitempty"`
 
 	probe   oracle.Probe
 	verdict oracle.Verdict
@@ -89,6 +92,12 @@ type whyNode struct {
 	Packet      packet.Packet      `json:"packet"`
 	Explanation *admin.Explanation `json:"explanation,omitempty"`
 	Error       string             `json:"error,omitempty"`
+}
+
+// whyMissing is a node that was not asked, or did not answer.
+type whyMissing struct {
+	Node   string `json:"node"`
+	Reason string `json:"reason"`
 }
 
 func (a *app) policyWhyCommand() *cobra.Command {
@@ -143,7 +152,7 @@ func (r *whyReport) exit() error {
 		if len(f.Disagreements) > 0 {
 			return exitError(exitDisagree)
 		}
-		if slices.ContainsFunc(f.Nodes, func(n whyNode) bool { return n.Error != "" }) {
+		if len(f.Missing) > 0 {
 			code = exitFailed
 		}
 	}
@@ -382,6 +391,7 @@ func (f *whyFlow) compare() {
 	for _, n := range f.Nodes {
 		x := n.Explanation
 		if x == nil {
+			f.Missing = append(f.Missing, whyMissing{n.Node, strings.TrimPrefix(n.Error, "node "+n.Node+": ")})
 			continue
 		}
 		if f.From.Kind == "pod" && n.Node == f.From.Node {
@@ -448,6 +458,11 @@ func (f *whyFlow) compareList(node, direction string, said []whyStage, j *admin.
 	case j.Allowed != want.Pass:
 		f.disagree("node %s: %s: the oracle says %s (%s), the node's rule list %s says %s (%s)",
 			node, direction, allowWord(want.Pass), want.Why, cmp.Or(j.List, "(none)"), allowWord(j.Allowed), judgementText(j))
+	// Both allow it, or both deny it: whether for the same reason tells what comes next.
+	case want.Policy != nil && j.List == "":
+		f.disagree("node %s: %s: the oracle says that a policy decides (%s), the node has no rule list for it (%s)", node, direction, want.Why, j.Reason)
+	case j.Rule != nil && !slices.ContainsFunc(said, func(s whyStage) bool { return s.Policy != nil }):
+		f.disagree("node %s: %s: the oracle knows no policy that decides (%s), the node's rule list %s has one (%s)", node, direction, want.Why, j.List, judgementText(j))
 	}
 }
 
@@ -460,25 +475,4 @@ func allowWord(allowed bool) string {
 		return "allowed"
 	}
 	return "denied"
-}
-
-// judgementText is what decided on a node, for people.
-func judgementText(j *admin.Judgement) string {
-	if j.Rule == nil {
-		return j.Reason
-	}
-	return fmt.Sprintf("rule %d: %s by %s", j.Rule.Index, j.Rule.Action, policyText(j.Rule.Kind, j.Rule.Policy, j.Rule.PolicyRule, j.Rule.Name))
-}
-
-// policyText names a policy and its rule.
-func policyText(kind, name string, rule int, ruleName string) string {
-	short := map[string]string{string(world.KindNetworkPolicy): "netpol", string(world.KindClusterNetworkPolicy): "cnp"}
-	text := cmp.Or(short[kind], kind) + "/" + name
-	switch {
-	case rule < 0:
-		return text + ", which isolates the pod"
-	case ruleName != "":
-		return fmt.Sprintf("%s rule %d (%q)", text, rule, ruleName)
-	}
-	return fmt.Sprintf("%s rule %d", text, rule)
 }

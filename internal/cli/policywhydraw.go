@@ -4,6 +4,10 @@ import (
 	"cmp"
 	"fmt"
 	"net/netip"
+	"strings"
+
+	"github.com/fairlead-sdn/fairlead/internal/serve/admin"
+	"github.com/fairlead-sdn/fairlead/internal/world"
 )
 
 // printWhy writes a report.
@@ -69,6 +73,10 @@ func (a *app) sayAgreement(f whyFlow) error {
 			return err
 		}
 	}
+	var silent []string
+	for _, m := range f.Missing {
+		silent = append(silent, fmt.Sprintf("%s was not asked: %s", m.Node, m.Reason))
+	}
 	asked, rules := 0, 0
 	for _, n := range f.Nodes {
 		if n.Explanation != nil {
@@ -80,7 +88,16 @@ func (a *app) sayAgreement(f whyFlow) error {
 	}
 	switch {
 	case len(f.Disagreements) > 0:
+		for _, text := range silent {
+			if err := a.say("%s", text); err != nil {
+				return err
+			}
+		}
 		return a.say("The sources DISAGREE: one of them is wrong. fairlead diag -o FILE gathers what a report needs.")
+	case len(silent) > 0 && asked > 0:
+		return a.say("%s; the rest agrees.", strings.Join(silent, "; "))
+	case len(silent) > 0:
+		return a.say("%s; this is what the objects say.", strings.Join(silent, "; "))
 	case asked == 0:
 		return a.say("This is what the objects say; no node was asked.")
 	case rules == 0:
@@ -187,4 +204,25 @@ func (f whyFlow) drawRules(wide bool) table {
 		}
 	}
 	return t
+}
+
+// judgementText is what decided on a node, for people.
+func judgementText(j *admin.Judgement) string {
+	if j.Rule == nil {
+		return j.Reason
+	}
+	return fmt.Sprintf("rule %d: %s by %s", j.Rule.Index, j.Rule.Action, policyText(j.Rule.Kind, j.Rule.Policy, j.Rule.PolicyRule, j.Rule.Name))
+}
+
+// policyText names a policy and its rule.
+func policyText(kind, name string, rule int, ruleName string) string {
+	short := map[string]string{string(world.KindNetworkPolicy): "netpol", string(world.KindClusterNetworkPolicy): "cnp"}
+	text := cmp.Or(short[kind], kind) + "/" + name
+	switch {
+	case rule < 0:
+		return text + ", which isolates the pod"
+	case ruleName != "":
+		return fmt.Sprintf("%s rule %d (%q)", text, rule, ruleName)
+	}
+	return fmt.Sprintf("%s rule %d", text, rule)
 }

@@ -77,9 +77,13 @@ func (c *comparison) flow(f apply.Flow, at map[netip.Addr]oracle.Place, r *whati
 	if from.Kind == oracle.Outside {
 		from.Node = to.Node
 	}
-	v := c.judgeWhole(oracle.Probe{From: from, Packet: packet.Packet{
+	probe := oracle.Probe{From: from, Packet: packet.Packet{
 		Src: f.Src, Dst: f.Dst, Protocol: f.Protocol, SrcPort: f.SrcPort, DstPort: f.DstPort, SYN: f.Protocol == packet.TCP,
-	}})
+	}}
+	v, gone := c.judgeGone(probe, to)
+	if !gone {
+		v = c.judgeWhole(probe)
+	}
 	if !v.allowed[0] || v.allowed[1] {
 		return
 	}

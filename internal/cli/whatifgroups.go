@@ -15,7 +15,7 @@ type reachGroup struct {
 	Port string `json:"port"`
 	// Families are "IPv4", "IPv6", or both.
 	Families []string `json:"families"`
-	// Before and After are "allowed" or "denied".
+	// Before and After are "allowed" or "denied"; After is "gone" if an end is deleted.
 	Before string `json:"before"`
 	After  string `json:"after"`
 	// Policy denies it, now or before; nil if no policy does.
@@ -111,6 +111,9 @@ func (g *grouping) list() []reachGroup {
 			d := g.c.by[k.by]
 			group := reachGroup{
 				From: names(g.from[key]), To: names(rows[key]), Port: k.port.String(), Before: allowWord(!k.after), After: allowWord(k.after), Why: d.why,
+			}
+			if d.gone {
+				group.After = "gone"
 			}
 			for i, name := range []string{"IPv4", "IPv6"} {
 				if k.families&(1<<i) != 0 {

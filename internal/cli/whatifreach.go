@@ -82,6 +82,8 @@ type decider struct {
 	policy    whyPolicy
 	has       bool
 	why       string
+	// gone: an end is deleted, so nobody denies it.
+	gone bool
 }
 
 // maxJudgements bounds a comparison: half a minute, or less.
@@ -206,6 +208,9 @@ func (c *comparison) pair(r *whatifReport, g *grouping, f, t int, port reachPort
 
 func (c *comparison) verdict(from, to *host, family int, port reachPort) pairVerdict {
 	probe := probeOf(from.ends[family], to.ends[family], port)
+	if v, gone := c.judgeGone(probe, to.ends[family].Place); gone {
+		return v
+	}
 	if !from.pod || !to.pod {
 		return c.judgeWhole(probe)
 	}
@@ -234,6 +239,35 @@ func (c *comparison) verdict(from, to *host, family int, port reachPort) pairVer
 	}
 	v.allowed = [2]bool{before, after}
 	return v
+}
+
+// judgeGone judges a pair of which a pod is deleted: it talks no more, whatever the
+// blocks say, which hold a pod's address until its node gives it back.
+func (c *comparison) judgeGone(probe oracle.Probe, to oracle.Place) (v pairVerdict, gone bool) {
+	var why string
+	switch {
+	case c.deleted(to):
+		why = "the pod that receives is deleted"
+	case c.deleted(probe.From):
+		why = "the pod that sends is deleted"
+	default:
+		return pairVerdict{}, false
+	}
+	c.budget--
+	if v.allowed[0] = c.models[0].Judge(nil, probe).Allowed; v.allowed[0] {
+		v.by = c.noteDecider(decider{why: why, gone: true})
+	}
+	return v, true
+}
+
+// deleted reports whether a place is a pod that was there before.
+func (c *comparison) deleted(p oracle.Place) bool {
+	if p.Kind != oracle.Pod {
+		return false
+	}
+	_, before := c.worlds[0].Pods.Get(p.Pod)
+	_, after := c.worlds[1].Pods.Get(p.Pod)
+	return before && !after
 }
 
 func probeOf(src, dst oracle.End, port reachPort) oracle.Probe {
