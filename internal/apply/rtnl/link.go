@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -139,6 +140,45 @@ func (c *conn) link(name string) (link, bool, error) {
 	}
 	l, ok := parseLink(answer)
 	return l, ok, nil
+}
+
+// operUp is IF_OPER_UP (RFC 2863, linux/if.h).
+const operUp = 6
+
+// How often, and after what time each, peerSends asks a kernel that does not answer at once.
+const (
+	peerAsks     = 100
+	peerAskAgain = time.Millisecond
+)
+
+// peerSends waits until the other end of a veth pair can send. When the second end of a
+// pair is set up the first is told of its carrier, but drops what is sent until the kernel's
+// link watch has given it its queue, which takes its time when many links come at once. To be
+// asked for the link makes the kernel do that first (since 6.8); older ones show with the
+// operational state that they have. It is no error if that does not come: the pod's own
+// people may have set their end down.
+func (c *conn) peerSends(l link) {
+	if l.peer == 0 || l.peerNS < 0 {
+		return
+	}
+	m := linkHeader(l.peer, 0, 0)
+	m.addUint32(unix.IFLA_TARGET_NETNSID, uint32(l.peerNS))
+	m.addUint32(unix.IFLA_EXT_MASK, skipStats)
+	for range peerAsks {
+		answer, err := c.get(unix.RTM_GETLINK, m)
+		if err != nil || len(answer) < ifinfoLen || binary.NativeEndian.Uint32(answer[8:])&unix.IFF_UP == 0 {
+			return
+		}
+		sends := false
+		attributes(answer[ifinfoLen:], func(kind uint16, v []byte) {
+			sends = sends || kind == unix.IFLA_OPERSTATE && len(v) > 0 && v[0] == operUp
+		})
+		if sends {
+			return
+		}
+		again := time.NewTimer(peerAskAgain)
+		<-again.C
+	}
 }
 
 // setUp sets a link up or down.

@@ -334,11 +334,12 @@ func (s *setup) make(changes []podChange, unfinished bool) error {
 	return nil
 }
 
-// raisePorts sets the host's ends up. It is the last that a port needs before its
-// routes.
+// raisePorts sets the host's ends up, and waits until the pods' ends can send. It is the
+// last that a port needs before its routes.
 func (d *Driver) raisePorts(want linux.State, hold error, r *Result) {
 	maps.DeleteFunc(d.carried, func(i int, _ []netip.Addr) bool { _, ok := d.shadow.links[i]; return !ok })
 	index := d.shadow.byName()
+	var raised []link
 	for _, p := range want.Ports {
 		l, ok := d.shadow.links[index[p.HostName]]
 		if ok && l.up {
@@ -362,5 +363,9 @@ func (d *Driver) raisePorts(want linux.State, hold error, r *Result) {
 		l.up = true
 		d.shadow.links[l.index], d.carried[l.index] = l, p.Addresses
 		r.say("set link %s up", p.HostName)
+		raised = append(raised, l)
+	}
+	for _, l := range raised {
+		d.conn.peerSends(l)
 	}
 }
