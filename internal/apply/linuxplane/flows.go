@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"slices"
 
 	"github.com/fairlead-sdn/fairlead/internal/apply"
 	"github.com/fairlead-sdn/fairlead/internal/apply/conntrack"
@@ -87,29 +88,56 @@ func (a *application) decideFlows(ctx context.Context, change *flows.Change) err
 // and by followPolicy: sets name the addresses of pods elsewhere. It does not matter
 // what was applied before, by whom, and whether all of it succeeded: a link that is up is
 // one that has gone through this.
-func (a *application) vacate(ctx context.Context, state linux.State) error {
+func (a *application) vacate(ctx context.Context, desired intent.Node, state linux.State) error {
 	vacated, addrs, err := a.links.Vacate(ctx, state, a.options)
 	a.took(vacated)
 	if err != nil {
+		a.vacant.forget()
 		return fmt.Errorf("make the addresses of new ports unreachable: %w", err)
 	}
-	if len(addrs) == 0 {
-		return nil
+	// Whatever was done to routes, what was known of them is not known any more.
+	sure := !a.options.AddOnly && len(vacated.Failed) == 0
+	if !sure || len(vacated.Changes) > 0 {
+		a.vacant.forget()
 	}
-	vacant := make(map[netip.Addr]bool, len(addrs))
+	known := !slices.ContainsFunc(addrs, func(addr netip.Addr) bool { return !a.vacant.has(addr) })
+	if len(addrs) > 0 && !known {
+		if err := a.forgetVacant(ctx, desired, addrs, sure); err != nil {
+			return err
+		}
+	}
+	a.vacant.follow(desired)
+	return nil
+}
+
+// forgetVacant forgets the flows of addresses, and if sure, those of all vacant ones of the
+// node's blocks, so that the next port need not.
+func (a *application) forgetVacant(ctx context.Context, desired intent.Node, addrs []netip.Addr, sure bool) error {
+	coming := make(map[netip.Addr]bool, len(addrs))
 	queries := make([]conntrack.Query, 0, len(addrs))
 	for _, addr := range addrs {
-		vacant[addr] = true
+		coming[addr] = true
 		queries = append(queries, conntrack.Query{End: addr})
 	}
+	gone := func(addr netip.Addr) bool { return coming[addr] }
+	var all vacancy
+	if sure {
+		all.forgotten(desired)
+		queries = []conntrack.Query{{}}
+		gone = func(addr netip.Addr) bool { return coming[addr] || all.has(addr) }
+	}
 	r, err := a.flows.Walk(ctx, queries, func(f conntrack.Flow) conntrack.Decision {
-		return conntrack.Decision{Delete: vacant[f.Src] || vacant[f.ReplySrc]}
+		return conntrack.Decision{Delete: gone(f.Src) || gone(f.ReplySrc)}
 	})
 	if r.Changed > 0 {
-		a.report.Changes = append(a.report.Changes, fmt.Sprintf("forget %d flows of addresses that new pods get", r.Changed))
+		a.report.Changes = append(a.report.Changes, fmt.Sprintf("forget %d flows of addresses that nobody has, or that new pods get", r.Changed))
 	}
 	if err != nil {
+		a.vacant.forget()
 		return fmt.Errorf("forget flows of the addresses of new ports: %w", err)
+	}
+	if sure {
+		a.vacant = all
 	}
 	return nil
 }

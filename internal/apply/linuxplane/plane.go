@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/fairlead-sdn/fairlead/internal/apply"
@@ -106,7 +107,12 @@ type Plane struct {
 	now    func() time.Time
 	log    *slog.Logger
 
+	// foreign: others changed something since the last Apply.
+	foreign atomic.Bool
+
 	mu sync.Mutex
+	// vacant are the addresses of which no flow is known.
+	vacant vacancy
 	// adopting: the table lets TCP flows go on that were there before it; until
 	// adoptUntil at least, and the first Apply from then on. It is set by the first Apply.
 	adopting   bool
@@ -222,12 +228,16 @@ func (a *application) run(ctx context.Context, desired intent.Node, state linux.
 	}
 	// Without its rules nothing new may carry traffic.
 	hold := errors.Join(guardErr, filterErr, wireErr)
+	if a.foreign.Swap(false) || a.options.Refresh || hold != nil {
+		a.vacant.forget()
+	}
 	if hold == nil {
-		hold = a.vacate(ctx, state)
+		hold = a.vacate(ctx, desired, state)
 	}
 	committed, err := a.links.Commit(ctx, state, a.options, hold)
 	a.took(committed)
 	if err != nil {
+		a.vacant.forget()
 		err = fmt.Errorf("commit links and routes: %w", err)
 	}
 	return errors.Join(hold, err, cacheErr, a.settleCache(desired.MTU, hold != nil || err != nil))
@@ -307,6 +317,7 @@ func (p *Plane) Watch(ctx context.Context, changed func(apply.Foreign)) error {
 	serial := func(f apply.Foreign) {
 		one.Lock()
 		defer one.Unlock()
+		p.foreign.Store(true)
 		changed(f)
 	}
 	ended := make(chan error, 2)

@@ -223,12 +223,7 @@ func testExpiry(t *testing.T, h Harness) {
 	churn(t, h.Store, 1, 30)
 	create(t, h.Store, netns("last", 5))
 	h.Compact(t)
-	w, err := h.Store.Watch(t.Context(), datastore.KindNetNamespace, old)
-	if err == nil {
-		err = ended(t, w)
-		w.Stop()
-	}
-	must(t, "watch from a forgotten version", err, apierrors.IsResourceExpired, "ResourceExpired")
+	must(t, "watch from a forgotten version", refusal(t, h.Store, old), apierrors.IsResourceExpired, "ResourceExpired")
 
 	now := list(t, h.Store, datastore.KindNetNamespace)
 	fresh := watch(t, h.Store, datastore.KindNetNamespace, now.ResourceVersion)
@@ -237,12 +232,26 @@ func testExpiry(t *testing.T, h Harness) {
 		t.Errorf("after a new list: %s, want the new object", describe(e))
 	}
 	future := strconv.FormatUint(version(t, now.ResourceVersion)+1_000_000, 10)
-	w, err = h.Store.Watch(t.Context(), datastore.KindNetNamespace, future)
-	if err == nil {
-		err = ended(t, w)
-		w.Stop()
+	must(t, "watch from a version to come", refusal(t, h.Store, future), apierrors.IsResourceExpired, "ResourceExpired")
+}
+
+// refusal is how a watch from a version ends. A server that has just been started may ask
+// for patience first.
+func refusal(t *testing.T, s datastore.Store, from string) error {
+	t.Helper()
+	again := time.NewTicker(100 * time.Millisecond)
+	defer again.Stop()
+	for deadline := time.Now().Add(patience); ; <-again.C {
+		w, err := s.Watch(t.Context(), datastore.KindNetNamespace, from)
+		if err == nil {
+			err = ended(t, w)
+			w.Stop()
+		}
+		busy := apierrors.IsTooManyRequests(err) || apierrors.IsServiceUnavailable(err) || apierrors.IsServerTimeout(err)
+		if !busy || time.Now().After(deadline) {
+			return err
+		}
 	}
-	must(t, "watch from a version to come", err, apierrors.IsResourceExpired, "ResourceExpired")
 }
 
 func testBookmarks(t *testing.T, h Harness) {
