@@ -243,7 +243,6 @@ func TestFlowsAreReadOnlyForAReason(t *testing.T) {
 	n.Ports = []intent.Port{port}
 	n.Routes = n.Routes[:len(n.Routes)-1]
 	// A new port inherits no flow, and what is not known to be forgotten holds it up.
-	ends := []conntrack.Query{{End: port.Addresses[0]}, {End: port.Addresses[1]}}
 	f.err = errors.New("refused")
 	if r, err := p.Apply(t.Context(), n, apply.Options{}); !errors.Is(err, f.err) || !errors.Is(r.Err(port.Ref()), f.err) {
 		t.Errorf("apply: %v, failed %v; want both to say %q", err, r.Failed, f.err)
@@ -259,13 +258,19 @@ func TestFlowsAreReadOnlyForAReason(t *testing.T) {
 	n.Ports = []intent.Port{port, another}
 	run()
 	walks()
+	// Nor does one that goes: who gets its address looks.
 	n.Ports = n.Ports[:1]
 	run()
-	walks(conntrack.Query{End: another.Addresses[0]}, conntrack.Query{End: another.Addresses[1]})
-	n.Ports = nil
+	walks()
+	n.Ports = []intent.Port{port, another}
+	run()
+	walks(conntrack.Query{})
+	// A block that goes as well is nobody's to look after any more.
+	n.Ports, n.Routes = nil, nil
 	f.err = errors.New("refused")
 	r := run()
-	walks(ends...)
+	walks(conntrack.Query{End: port.Addresses[0]}, conntrack.Query{End: another.Addresses[0]},
+		conntrack.Query{End: port.Addresses[1]}, conntrack.Query{End: another.Addresses[1]})
 	if err := r.Err(intent.Ref{Kind: "Node", Name: n.Name}); !errors.Is(err, f.err) {
 		t.Errorf("failed: %v, want the node with %q", r.Failed, f.err)
 	}

@@ -34,7 +34,8 @@ func (a *application) applyFilter(ctx context.Context, desired intent.Node) erro
 	if err := a.applyTable(ctx, desired); err != nil {
 		return err
 	}
-	again := a.anew() && !a.adopting
+	a.made = a.anew()
+	again := a.made && !a.adopting
 	if a.anew() || a.adoptUntil.IsZero() {
 		a.adopting, a.adoptUntil = a.anew() || a.adopting, a.now().Add(adoptFor)
 	}

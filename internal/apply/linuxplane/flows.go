@@ -30,10 +30,11 @@ const mostFlows = 20
 // force now. If that does not succeed it is not known what was done: the next Apply
 // looks at all flows.
 func (a *application) followPolicy(ctx context.Context, desired intent.Node) {
-	// Flows that nobody has judged are there in the first place when the table is new,
-	// and when an agent of before there was policy had made it.
-	change := flows.Compare(a.judged, desired, flows.Options{Adopting: a.adopting || a.judged == nil, AddOnly: a.options.AddOnly})
-	err := a.decideFlows(ctx, change)
+	// Flows that nobody has judged are there when the table has just been made, and when an
+	// agent of before there was policy had made it. What is not known to conntrack yet is
+	// judged by the table when it sends again.
+	change := flows.Compare(a.judged, desired, flows.Options{Adopting: a.made || a.judged == nil, AddOnly: a.options.AddOnly})
+	err := a.decideFlows(ctx, desired, change)
 	switch {
 	case err != nil:
 		a.judged = nil
@@ -46,9 +47,13 @@ func (a *application) followPolicy(ctx context.Context, desired intent.Node) {
 	}
 }
 
-func (a *application) decideFlows(ctx context.Context, change *flows.Change) error {
+func (a *application) decideFlows(ctx context.Context, desired intent.Node, change *flows.Change) error {
 	var queries []conntrack.Query
 	for _, q := range change.Queries() {
+		// Nobody has the address, and before somebody does its flows are forgotten.
+		if q.End.IsValid() && a.vacant.keeps(q.End, desired) {
+			continue
+		}
 		queries = append(queries, query(q))
 	}
 	if len(queries) == 0 {

@@ -58,7 +58,7 @@ func BenchmarkFollowPolicy(b *testing.B) {
 	denied.Ports[0].Ingress = deny.ID
 	change := func(b *testing.B, old *intent.Node, desired intent.Node, o apply.Options) {
 		a := application{Plane: &Plane{ns: ns, flows: tracked}, options: o}
-		if err := a.decideFlows(context.Background(), flows.Compare(old, desired, flows.Options{AddOnly: o.AddOnly})); err != nil {
+		if err := a.decideFlows(context.Background(), desired, flows.Compare(old, desired, flows.Options{AddOnly: o.AddOnly})); err != nil {
 			b.Fatal(err)
 		}
 	}

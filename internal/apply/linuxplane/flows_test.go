@@ -15,6 +15,7 @@ import (
 	"github.com/fairlead-sdn/fairlead/internal/apply"
 	"github.com/fairlead-sdn/fairlead/internal/apply/conntrack"
 	"github.com/fairlead-sdn/fairlead/internal/apply/netns"
+	"github.com/fairlead-sdn/fairlead/internal/apply/netns/netnstest"
 	"github.com/fairlead-sdn/fairlead/internal/claims"
 	"github.com/fairlead-sdn/fairlead/internal/intent"
 	"github.com/fairlead-sdn/fairlead/internal/packet"
@@ -457,23 +458,28 @@ func TestFlowsOfPortThatIsGone(t *testing.T) {
 	}
 	keep := c.flow("udp", here.pods[1], there.pods[0], netip.AddrPortFrom(at[0].Addr(), 9001), netip.AddrPortFrom(at[0].Addr(), 9001))
 	here.intent.Ports = here.intent.Ports[1:]
+	c.report(0, apply.Options{})
+	// Another container gets the address, later.
+	again := gone
+	again.ID, again.HostInterface, again.Netns = "again/eth0", "flpagain", netnstest.New(t).String()
+	here.intent.Ports = append([]intent.Port{again}, here.intent.Ports...)
 	if r := c.report(0, apply.Options{}); !told(r, "forget 2 flows") {
 		t.Errorf("the report does not tell of the flows that were forgotten: %q", r.Changes)
 	}
+	// The peer still sends: that is a new flow, and it may be there already.
 	for _, a := range gone.Addresses {
-		if m := c.marks(0, a); len(m) > 0 {
-			t.Errorf("flows of %s are left, marks %x", a, m)
+		if m := c.marksOf(0, func(f conntrack.Flow) bool { return f.Src == a }); len(m) > 0 {
+			t.Errorf("flows of %s are left to its next owner, marks %x", a, m)
 		}
 	}
 	keep.runs()
 	// The same in one step: another container with the same address.
-	gone = here.intent.Ports[0]
+	gone = here.intent.Ports[1]
 	next := gone
 	next.ID, next.HostInterface = "next/eth0", "flpnext"
 	next.Netns = here.pods[0].String()
 	here.intent.Ports = []intent.Port{next}
 	c.report(0, apply.Options{})
-	// The peer still sends: that is a new flow, and it may be there already.
 	if m := c.marksOf(0, func(f conntrack.Flow) bool { return f.Src == gone.Addresses[0] }); len(m) > 0 {
 		t.Errorf("flows of %s are left to its next owner, marks %x", gone.Addresses[0], m)
 	}

@@ -181,6 +181,8 @@ type application struct {
 	options apply.Options
 	report  apply.Report
 	failed  map[intent.Ref]bool
+	// made: the table was made anew.
+	made bool
 	// forgotten are the changes of the report that the flow cache knows about.
 	forgotten int
 }

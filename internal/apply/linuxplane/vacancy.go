@@ -35,6 +35,18 @@ func (v *vacancy) has(a netip.Addr) bool {
 	return false
 }
 
+// keeps reports whether the address is vacant in the intent, in a block that is known:
+// what is sent to it is unreachable, and a port that gets it makes its flows forgotten, since
+// it has been used.
+func (v *vacancy) keeps(a netip.Addr, n intent.Node) bool {
+	if !v.used[a] {
+		return false
+	}
+	next := vacancy{blocks: maps.Clone(v.blocks), used: map[netip.Addr]bool{}}
+	next.follow(n)
+	return next.has(a)
+}
+
 // follow takes over an intent that is about to be in force: what leaves, what is used.
 func (v *vacancy) follow(n intent.Node) {
 	if len(v.blocks) == 0 {
