@@ -40,9 +40,9 @@ func (d *Driver) Vacate(ctx context.Context, want linux.State, o apply.Options) 
 		return r, nil, ctx.Err()
 	}
 	d.run(ctx, d.shadow.planUnreachable(want.Routes), o, &r)
-	wanted := make(map[netip.Prefix]bool, len(want.Routes))
+	wanted := make(map[routeKey]bool, len(want.Routes))
 	for _, w := range want.Routes {
-		wanted[w.Dst] = true
+		wanted[routeKey{w.Dst, w.Metric}] = true
 	}
 	var addrs []netip.Addr
 	index := d.shadow.byName()
@@ -91,9 +91,9 @@ func (s *shadow) planUnreachable(routes []linux.Route) (out []change) {
 	return out
 }
 
-// vacate makes one address unreachable; wanted are the destinations of the routes that
+// vacate makes one address unreachable; wanted are the keys of the routes that
 // stay, or come with Commit.
-func (d *Driver) vacate(a netip.Addr, wanted map[netip.Prefix]bool, o apply.Options, r *Result) error {
+func (d *Driver) vacate(a netip.Addr, wanted map[routeKey]bool, o apply.Options, r *Result) error {
 	own := netip.PrefixFrom(a, a.BitLen())
 	bits := -1
 	for k, have := range d.shadow.routes {
@@ -116,7 +116,7 @@ func (d *Driver) vacate(a netip.Addr, wanted map[netip.Prefix]bool, o apply.Opti
 		}
 		text := have.describe(d.shadow.name)
 		// What leads to the address itself cannot be the port's route: its link is down.
-		if o.AddOnly || wanted[k.dst] && k.dst != own {
+		if o.AddOnly || wanted[k] && k.dst != own {
 			return fmt.Errorf("route %s leads to it; it is tried again when the state of the cluster is known", text)
 		}
 		if err := d.conn.removeRoute(have); err != nil {
