@@ -80,7 +80,8 @@ type Difference struct {
 	Subsystem string `json:"subsystem"`
 	// Object names the thing in its subsystem's words, "10.0.1.0/26 dev fl.vxlan".
 	Object string `json:"object"`
-	// Problem is "missing", "unexpected" or "differs".
+	// Problem is "missing", "unexpected" or "differs"; "shadowing" for a foreign thing
+	// that takes packets from what Want names, which is there.
 	Problem string `json:"problem"`
 	Want    string `json:"want,omitempty"`
 	Got     string `json:"got,omitempty"`

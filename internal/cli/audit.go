@@ -64,6 +64,9 @@ func (a *app) printAudit(format *outputFormat, all []admin.Audit) error {
 }
 
 func differenceLine(d apply.Difference) string {
+	if d.Problem == "shadowing" {
+		return fmt.Sprintf("the foreign %s %q takes packets from %s: remove it, or keep Fairlead's addresses out of it", d.Subsystem, d.Object, d.Want)
+	}
 	problem := d.Problem
 	if problem == "differs" {
 		problem = "not as it should be"

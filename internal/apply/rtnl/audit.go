@@ -15,7 +15,7 @@ import (
 )
 
 // Audit reads the kernel anew, the pods' sides too, and says how it differs from
-// the state. It changes nothing. A pod that cannot be looked at does not hide the
+// the state, and which foreign routes and rules shadow ours. It changes nothing. A pod that cannot be looked at does not hide the
 // others' differences: the error names it.
 func (d *Driver) Audit(ctx context.Context, want linux.State) ([]apply.Difference, error) {
 	s, err := readShadow(d.conn, d.remover.doomed())
@@ -46,6 +46,8 @@ func (d *Driver) Audit(ctx context.Context, want linux.State) ([]apply.Differenc
 	for _, f := range failures {
 		out = append(out, apply.Difference{Subsystem: "route", Object: f.Ref.String(), Problem: missing, Got: f.Err.Error()})
 	}
+	shadowed, err := d.conn.shadowing(s)
+	out, errs = append(out, shadowed...), append(errs, err)
 	sysctls := slices.Clone(want.Sysctls)
 	if _, ok := s.named(claims.VXLANDevice); ok && want.Tunnel != nil {
 		sysctls = append(sysctls, want.Tunnel.Sysctls()...)

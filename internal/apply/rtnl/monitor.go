@@ -167,9 +167,10 @@ func parseEvent(msg syscall.NetlinkMessage) (event, bool) {
 		e.key, ok = parseAddr(msg.Data)
 	case unix.RTM_NEWROUTE, unix.RTM_DELROUTE:
 		e.deleted = msg.Header.Type == unix.RTM_DELROUTE
-		e.route, ok = parseRoute(msg.Data)
+		var table uint32
+		e.route, table, ok = parseRoute(msg.Data)
 		// A foreign route may take the place of ours, but cannot delete it.
-		ok = ok && (!e.deleted || e.route.protocol == claims.RouteProtocol)
+		ok = ok && table == claims.RouteTable && (!e.deleted || e.route.protocol == claims.RouteProtocol)
 		e.key = e.route.routeKey
 	case unix.RTM_NEWNETCONF:
 		if len(msg.Data) < 4 {

@@ -8,6 +8,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
+
+	"github.com/fairlead-sdn/fairlead/internal/claims"
 )
 
 // What the kernel sends is never trusted to be whole.
@@ -21,6 +23,9 @@ func FuzzParse(f *testing.F) {
 	f.Add(byte(2), []byte(addrHeader(addrKey{3, netip.MustParsePrefix("10.0.0.1/32")})))
 	f.Add(byte(0), []byte(linkHeader(1, 2, 3)))
 	f.Fuzz(func(t *testing.T, kind byte, data []byte) {
+		if r, ok := parseRule(data); ok {
+			_ = r.describe()
+		}
 		k := kinds[int(kind)%len(kinds)]
 		e, ok := parseEvent(syscall.NetlinkMessage{Header: syscall.NlMsghdr{Type: k}, Data: data})
 		if !ok {
@@ -49,8 +54,8 @@ func TestRouteMessage(t *testing.T) {
 		{routeKey: routeKey{netip.MustParsePrefix("10.0.0.0/8"), 0}, protocol: 97, kind: unix.RTN_UNICAST, hops: []hop{{index: 7}}},
 		{routeKey: routeKey{netip.MustParsePrefix("0.0.0.0/0"), 5}, protocol: 97, kind: unix.RTN_UNREACHABLE},
 	} {
-		got, ok := parseRoute(want.message())
-		if !ok || !got.equal(want) {
+		got, table, ok := parseRoute(want.message())
+		if !ok || table != claims.RouteTable || !got.equal(want) {
 			t.Errorf("%s: read back as (-want +got):\n%s", want.dst, cmp.Diff(fmt.Sprintf("%+v", want), fmt.Sprintf("%+v", got)))
 		}
 	}

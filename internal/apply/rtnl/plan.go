@@ -18,6 +18,7 @@ import (
 const (
 	missing    = "missing"
 	unexpected = "unexpected"
+	shadowing  = "shadowing"
 	differs    = "differs"
 )
 

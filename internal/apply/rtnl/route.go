@@ -97,13 +97,14 @@ func (h hop) nexthop() message {
 	return m
 }
 
-// parseRoute reads a route of the main table.
-func parseRoute(b []byte) (route, bool) {
+// parseRoute reads a route and its table.
+func parseRoute(b []byte) (r route, table uint32, ok bool) {
 	if len(b) < rtmsgLen || (b[0] != unix.AF_INET && b[0] != unix.AF_INET6) || binary.NativeEndian.Uint32(b[8:])&unix.RTM_F_CLONED != 0 {
-		return route{}, false
+		return route{}, 0, false
 	}
-	r := route{protocol: b[5], kind: b[7]}
-	table, dst := uint32(b[4]), netip.IPv4Unspecified()
+	r = route{protocol: b[5], kind: b[7]}
+	table = uint32(b[4])
+	dst := netip.IPv4Unspecified()
 	if b[0] == unix.AF_INET6 {
 		dst = netip.IPv6Unspecified()
 	}
@@ -134,7 +135,7 @@ func parseRoute(b []byte) (route, bool) {
 		r.hops = []hop{single}
 	}
 	sortHops(r.hops)
-	return r, r.dst.IsValid() && table == claims.RouteTable
+	return r, table, r.dst.IsValid()
 }
 
 func parseNexthops(b []byte) []hop {
@@ -160,16 +161,29 @@ func parseNexthops(b []byte) []hop {
 func (c *conn) routes(protocol byte) (map[routeKey]route, error) {
 	out := map[routeKey]route{}
 	for _, fam := range []byte{unix.AF_INET, unix.AF_INET6} {
-		m := make(message, rtmsgLen)
-		m[0], m[5] = fam, protocol
-		answers, err := c.dump(unix.RTM_GETROUTE, m)
+		tables, err := c.tables(fam, protocol)
 		if err != nil {
-			return nil, fmt.Errorf("list routes: %w", err)
+			return nil, err
 		}
-		for _, a := range answers {
-			if r, ok := parseRoute(a); ok && (protocol == 0 || r.protocol == protocol) {
-				out[r.routeKey] = r
-			}
+		for _, r := range tables[claims.RouteTable] {
+			out[r.routeKey] = r
+		}
+	}
+	return out, nil
+}
+
+// tables lists the routes of a family that bear the protocol, 0 for all, by table.
+func (c *conn) tables(fam, protocol byte) (map[uint32][]route, error) {
+	m := make(message, rtmsgLen)
+	m[0], m[5] = fam, protocol
+	answers, err := c.dump(unix.RTM_GETROUTE, m)
+	if err != nil {
+		return nil, fmt.Errorf("list routes: %w", err)
+	}
+	out := map[uint32][]route{}
+	for _, a := range answers {
+		if r, table, ok := parseRoute(a); ok && (protocol == 0 || r.protocol == protocol) {
+			out[table] = append(out[table], r)
 		}
 	}
 	return out, nil
@@ -195,8 +209,8 @@ func (c *conn) removeRoute(r route) error {
 // describe is the route as ip(8) shows it.
 func (r route) describe(name func(index int) string) string {
 	var b strings.Builder
-	if r.kind == unix.RTN_UNREACHABLE {
-		b.WriteString("unreachable ")
+	if word, ok := refusals[r.kind]; ok {
+		b.WriteString(word + " ")
 	}
 	b.WriteString(r.dst.String())
 	for _, h := range r.hops {
