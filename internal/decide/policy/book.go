@@ -85,14 +85,13 @@ type bookkeeper struct {
 	old *book
 	was *world.Snapshot
 	now *world.Snapshot
-	// dirty holds the nodes whose statuses must be read again, pods those whose
-	// addresses or object may have changed.
+	// dirty holds the nodes whose statuses must be read again.
 	dirty map[string]bool
-	pods  map[world.Key]bool
+	// pods may have changed, order lists them as they were found.
+	pods  map[world.Key]*pending
+	order []*pending
 	// attached are the nodes whose blocks have addresses of this node's attachments.
-	attached map[string]bool
-	// gone and come are the addresses that owners lost and got.
-	gone, come map[world.Key][]held
+	attached   map[string]bool
 	nodesMoved bool
 }
 
@@ -101,12 +100,11 @@ type bookkeeper struct {
 func (b *book) update(was, now *world.Snapshot, routes *addressing.Routes) (*book, []podChange) {
 	next := *b
 	k := &bookkeeper{
-		book: &next, old: b, was: was, now: now, dirty: map[string]bool{}, pods: map[world.Key]bool{}, attached: map[string]bool{},
-		gone: map[world.Key][]held{}, come: map[world.Key][]held{},
+		book: &next, old: b, was: was, now: now, dirty: map[string]bool{}, pods: map[world.Key]*pending{}, attached: map[string]bool{},
 	}
+	k.readPods()
 	k.readRoutes(routes)
 	k.readBlocks()
-	k.readPods()
 	k.readAttachments()
 	k.readStatuses()
 	if k.nodesMoved {
@@ -247,11 +245,11 @@ func (k *bookkeeper) readStrays() {
 	}
 }
 
-// readPods follows the pods' own objects.
+// readPods follows the pods' own objects. It comes first: it finds most pods in order.
 func (k *bookkeeper) readPods() {
 	moves := map[string][]world.Delta[*world.Pod]{}
 	for d := range world.Diff(k.was.Pods, k.now.Pods) {
-		k.pods[d.Key] = true
+		k.expect(&pending{key: d.Key, object: d.New})
 		if d.HadOld && tells(d.Old) {
 			moves[d.Old.Node] = append(moves[d.Old.Node], world.Delta[*world.Pod]{Key: d.Key, Old: d.Old, HadOld: true})
 		}
@@ -410,23 +408,27 @@ func (k *bookkeeper) replace(old, now *source) {
 			continue
 		}
 		if order <= 0 {
-			k.note(a[0], k.gone)
+			if p := k.holder(a[0]); p != nil {
+				p.gone = append(p.gone, a[0])
+			}
 			a = a[1:]
 		}
 		if order >= 0 {
-			k.note(b[0], k.come)
+			if p := k.holder(b[0]); p != nil {
+				p.come = append(p.come, b[0])
+			}
 			b = b[1:]
 		}
 	}
 }
 
-func (k *bookkeeper) note(h held, in map[world.Key][]held) {
+// holder returns the pod that has an address, nil where that is no pod.
+func (k *bookkeeper) holder(h held) *pending {
 	if key, ok := h.key(); ok {
-		in[key] = append(in[key], h)
-		k.pods[key] = true
-	} else if h.isNodes() {
-		k.nodesMoved = true
+		return k.pod(key)
 	}
+	k.nodesMoved = k.nodesMoved || h.isNodes()
+	return nil
 }
 
 func (k *bookkeeper) collectNodes() {
@@ -439,61 +441,4 @@ func (k *bookkeeper) collectNodes() {
 		}
 	}
 	slices.SortFunc(k.nodes, held.compare)
-}
-
-// changes compares what was known of each pod that may have changed with what is.
-// Addresses are the known pod's if they were given to it by its UID, or by name
-// alone; others with its name are of an instance that is not known.
-func (k *bookkeeper) changes() []podChange {
-	var changes []podChange
-	for key := range k.pods {
-		oldKnown, oldOther := k.old.index.Get(key, true), k.old.index.Get(key, false)
-		var all []held
-		for _, p := range []*pod{oldKnown, oldOther} {
-			if p != nil {
-				all = append(all, p.Value.held...)
-			}
-		}
-		for _, h := range k.gone[key] {
-			if i := slices.Index(all, h); i >= 0 {
-				all = slices.Delete(all, i, i+1)
-			}
-		}
-		all = append(all, k.come[key]...)
-		slices.SortFunc(all, held.compare)
-		known, other := &pod{Key: key, Known: true}, &pod{Key: key}
-		object, exists := k.now.Pods.Get(key)
-		for _, h := range all {
-			if exists && isInstance(object, h.owner.UID) {
-				known.Value.held = append(known.Value.held, h)
-			} else {
-				other.Value.held = append(other.Value.held, h)
-			}
-		}
-		if exists {
-			known.Labels, known.Value.ports = object.Labels, object.Ports
-		}
-		changes = appendChange(changes, oldKnown, known)
-		changes = appendChange(changes, oldOther, other)
-	}
-	return changes
-}
-
-// isInstance: runtimes name a static pod by another UID than the API does.
-func isInstance(p *world.Pod, uid string) bool {
-	return uid == "" || uid == p.UID || uid == p.StaticUID
-}
-
-// appendChange leaves out what did not change, and pods without addresses.
-func appendChange(changes []podChange, old, now *pod) []podChange {
-	if len(now.Value.held) == 0 {
-		now = nil
-	}
-	switch {
-	case old == nil && now == nil:
-		return changes
-	case old != nil && now != nil && slices.Equal(old.Value.held, now.Value.held) && slices.Equal(old.Value.ports, now.Value.ports) && maps.Equal(old.Labels, now.Labels):
-		return changes
-	}
-	return append(changes, podChange{Old: old, New: now})
 }

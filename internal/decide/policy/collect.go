@@ -137,7 +137,7 @@ func (k *collector) halves() *halves {
 }
 
 func (h *halves) content() content {
-	c := content{narrow: prefixesOf(h.sure.sorted()), unsure: h.unsure.sorted()}
+	c := content{narrow: h.sure.prefixes(), unsure: h.unsure.addrs()}
 	c.wide = Edit(c.narrow, nil, c.unsure)
 	return c
 }

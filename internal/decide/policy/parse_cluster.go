@@ -131,7 +131,7 @@ func (r *reader) networks(texts []string, field string) group {
 		}
 		list = append(list, p)
 	}
-	return addressGroup(minus(list, nil))
+	return addressGroup(finish(builder(list)))
 }
 
 // clusterProtocol adds one protocol to a rule, or notes what is wrong with it.

@@ -1,8 +1,8 @@
 package policy
 
 import (
-	"cmp"
 	"encoding/binary"
+	"maps"
 	"net/netip"
 	"slices"
 
@@ -47,56 +47,123 @@ func (w *writer) pushAll(list []netip.Prefix) {
 // gathered are addresses in any order, as numbers: those are sorted faster, and hold
 // no pointers.
 type gathered struct {
-	four []uint32
-	six  []number6
+	four  []uint64
+	six   map[uint64][]uint64 // the lower half by the higher one
+	spare []uint64
+	out   []netip.Prefix
 }
-
-type number6 struct{ high, low uint64 }
 
 func (g *gathered) add(a netip.Addr) {
 	if a.Is4() {
 		raw := a.As4()
-		g.four = append(g.four, binary.BigEndian.Uint32(raw[:]))
+		g.four = append(g.four, uint64(binary.BigEndian.Uint32(raw[:])))
 		return
 	}
 	raw := a.As16()
-	g.six = append(g.six, number6{binary.BigEndian.Uint64(raw[:8]), binary.BigEndian.Uint64(raw[8:])})
+	high := binary.BigEndian.Uint64(raw[:8])
+	if g.six == nil {
+		g.six = map[uint64][]uint64{}
+	}
+	g.six[high] = append(g.six[high], binary.BigEndian.Uint64(raw[8:]))
 }
 
-func (g *gathered) reset() { g.four, g.six = g.four[:0], g.six[:0] }
-
-// sorted returns the addresses sorted, without doubles.
-func (g *gathered) sorted() []netip.Addr {
-	if len(g.four)+len(g.six) == 0 {
-		return nil
+func (g *gathered) reset() {
+	g.four = g.four[:0]
+	for high, list := range g.six {
+		g.six[high] = list[:0]
 	}
-	slices.Sort(g.four)
-	slices.SortFunc(g.six, func(a, b number6) int { return cmp.Or(cmp.Compare(a.high, b.high), cmp.Compare(a.low, b.low)) })
-	out := make([]netip.Addr, 0, len(g.four)+len(g.six))
-	for _, n := range slices.Compact(g.four) {
+}
+
+// runs yields the addresses as runs without a gap, sorted.
+func (g *gathered) runs(yield func(first, last netip.Addr)) {
+	g.runsOf(&g.four, func(n uint64) netip.Addr {
 		var raw [4]byte
-		binary.BigEndian.PutUint32(raw[:], n)
-		out = append(out, netip.AddrFrom4(raw))
+		binary.BigEndian.PutUint32(raw[:], uint32(n))
+		return netip.AddrFrom4(raw)
+	}, yield)
+	for _, high := range slices.Sorted(maps.Keys(g.six)) {
+		list := g.six[high]
+		g.runsOf(&list, func(n uint64) netip.Addr {
+			var raw [16]byte
+			binary.BigEndian.PutUint64(raw[:8], high)
+			binary.BigEndian.PutUint64(raw[8:], n)
+			return netip.AddrFrom16(raw)
+		}, yield)
+		g.six[high] = list
 	}
-	for _, n := range slices.Compact(g.six) {
-		var raw [16]byte
-		binary.BigEndian.PutUint64(raw[:8], n.high)
-		binary.BigEndian.PutUint64(raw[8:], n.low)
-		out = append(out, netip.AddrFrom16(raw))
-	}
-	return out
 }
 
-// prefixesOf returns the canonical list of addresses, which are sorted and distinct.
-func prefixesOf(addrs []netip.Addr) []netip.Prefix {
-	if len(addrs) == 0 {
+func (g *gathered) runsOf(list *[]uint64, addr func(uint64) netip.Addr, yield func(first, last netip.Addr)) {
+	*list, g.spare = sortNumbers(*list, g.spare)
+	numbers := *list
+	for i := 0; i < len(numbers); {
+		j := i + 1
+		for j < len(numbers) && numbers[j]-numbers[j-1] <= 1 {
+			j++
+		}
+		yield(addr(numbers[i]), addr(numbers[j-1]))
+		i = j
+	}
+}
+
+// sortNumbers sorts by one byte after the other, and skips those that all numbers have
+// in common, as addresses of one Subnet do. It returns both pieces of memory.
+func sortNumbers(list, spare []uint64) (sorted, rest []uint64) {
+	const few = 128
+	if len(list) < few {
+		slices.Sort(list)
+		return list, spare
+	}
+	spare = slices.Grow(spare[:0], len(list))[:len(list)]
+	every, some := ^uint64(0), uint64(0)
+	for _, n := range list {
+		every &= n
+		some |= n
+	}
+	for shift := 0; shift < 64; shift += 8 {
+		if byte((every^some)>>shift) == 0 {
+			continue
+		}
+		var at [256]int
+		for _, n := range list {
+			at[byte(n>>shift)]++
+		}
+		before := 0
+		for i, n := range at {
+			at[i], before = before, before+n
+		}
+		for _, n := range list {
+			digit := byte(n >> shift)
+			spare[at[digit]] = n
+			at[digit]++
+		}
+		list, spare = spare, list
+	}
+	return list, spare
+}
+
+// prefixes returns the canonical list of the addresses.
+func (g *gathered) prefixes() []netip.Prefix {
+	g.out = g.out[:0]
+	g.runs(func(first, last netip.Addr) { g.out = netipx.IPRangeFrom(first, last).AppendPrefixes(g.out) })
+	if len(g.out) == 0 {
 		return nil
 	}
-	w := make(writer, 0, len(addrs))
-	for _, a := range addrs {
-		w.push(netip.PrefixFrom(a, a.BitLen()))
-	}
-	return w
+	return slices.Clone(g.out)
+}
+
+// addrs returns the addresses, sorted and without doubles.
+func (g *gathered) addrs() []netip.Addr {
+	var list []netip.Addr
+	g.runs(func(first, last netip.Addr) {
+		for a := first; ; a = a.Next() {
+			list = append(list, a)
+			if a == last {
+				return
+			}
+		}
+	})
+	return list
 }
 
 // Edit returns a canonical list, which is the smallest sorted one of its addresses,
@@ -131,7 +198,7 @@ func Edit(list []netip.Prefix, gone, come []netip.Addr) []netip.Prefix {
 		case !stays && inside:
 			p := (*next)[0]
 			*next = (*next)[1:]
-			low, high := without(p, a)
+			low, high := without(p, netip.PrefixFrom(a, a.BitLen()))
 			for _, p := range low {
 				w.push(p)
 			}
@@ -152,10 +219,10 @@ func before(list []netip.Prefix, a netip.Addr) int {
 	return i
 }
 
-// without returns what is left of a prefix below and above one of its addresses.
-func without(p netip.Prefix, a netip.Addr) (low, high []netip.Prefix) {
-	for bits := p.Bits() + 1; bits <= a.BitLen(); bits++ {
-		mine := netip.PrefixFrom(a, bits).Masked()
+// without returns what is left of a prefix below and above a longer one in it.
+func without(p, e netip.Prefix) (low, high []netip.Prefix) {
+	for bits := p.Bits() + 1; bits <= e.Bits(); bits++ {
+		mine := netip.PrefixFrom(e.Addr(), bits).Masked()
 		other := netip.PrefixFrom(sibling(mine), bits)
 		if other.Addr().Less(mine.Addr()) {
 			low = append(low, other)
@@ -175,13 +242,22 @@ func sibling(p netip.Prefix) netip.Addr {
 	return a
 }
 
-// minus returns the canonical list of what is in the one list and not in the other.
+// minus returns the canonical list of what is in one such list and not in the other.
 func minus(all, except []netip.Prefix) []netip.Prefix {
-	b := builder(all)
-	for _, p := range except {
-		b.RemovePrefix(p)
+	for _, e := range except {
+		var left []netip.Prefix
+		for _, p := range all {
+			switch {
+			case !p.Overlaps(e):
+				left = append(left, p)
+			case p.Bits() < e.Bits():
+				low, high := without(p, e)
+				left = append(append(left, low...), high...)
+			}
+		}
+		all = left
 	}
-	return finish(b)
+	return all
 }
 
 // both returns the canonical list of what is in both lists.

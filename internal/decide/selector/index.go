@@ -167,11 +167,13 @@ func (p *posting[V]) with(changes []PodChange[V]) *posting[V] {
 	rest := p.list()
 	pods := make([]*Pod[V], 0, len(rest)+len(changes))
 	for _, c := range changes {
-		i, found := find(rest, c.place())
-		pods = append(pods, rest[:i]...)
-		rest = rest[i:]
-		if found {
-			rest = rest[1:]
+		if len(rest) > 0 {
+			i, found := find(rest, c.place())
+			pods = append(pods, rest[:i]...)
+			rest = rest[i:]
+			if found {
+				rest = rest[1:]
+			}
 		}
 		if c.New != nil {
 			pods = append(pods, c.New)
