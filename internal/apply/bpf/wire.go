@@ -26,7 +26,7 @@ import (
 // wire.c bumps it, so that an upgraded agent never reads the maps of another.
 const (
 	layoutPrefix = "wire-v"
-	layout       = layoutPrefix + "2"
+	layout       = layoutPrefix + "3"
 )
 
 // Config of a Wire.

@@ -14,30 +14,36 @@ import (
 )
 
 type wireFlow struct {
-	_          structs.HostLayout
-	Expires    uint64
+	_    structs.HostLayout
+	Lock struct {
+		_   structs.HostLayout
+		Val uint32
+	}
 	Generation uint32
-	Ifindex    uint32
-	Mark       uint32
-	Ethernet   [14]uint8
-	Pad        [6]uint8
+	Expires    uint64
+	Key        struct {
+		_        structs.HostLayout
+		Ifindex  uint32
+		Mark     uint32
+		Src      [16]uint8
+		Dst      [16]uint8
+		Sport    uint16
+		Dport    uint16
+		Protocol uint32
+	}
+	Way struct {
+		_        structs.HostLayout
+		Ifindex  uint32
+		Mark     uint32
+		Ethernet [14]uint8
+		Pad      [2]uint8
+	}
 }
 
 type wireFlowConfig struct {
 	_          structs.HostLayout
 	Generation uint32
 	Mtu        uint32
-}
-
-type wireFlowKey struct {
-	_        structs.HostLayout
-	Ifindex  uint32
-	Mark     uint32
-	Src      [16]uint8
-	Dst      [16]uint8
-	Sport    uint16
-	Dport    uint16
-	Protocol uint32
 }
 
 type wirePlace struct {
@@ -78,7 +84,6 @@ const (
 	wireMapFlCache      = "fl_cache"
 	wireMapFlDrops      = "fl_drops"
 	wireMapFlFlows      = "fl_flows"
-	wireMapFlKnown      = "fl_known"
 	wireMapFlPlaceSlots = "fl_place_slots"
 	wireMapFlPlaces     = "fl_places"
 	wireMapFlPortSlots  = "fl_port_slots"
@@ -145,7 +150,6 @@ type wireMapSpecs struct {
 	FlCache      *ebpf.MapSpec `ebpf:"fl_cache"`
 	FlDrops      *ebpf.MapSpec `ebpf:"fl_drops"`
 	FlFlows      *ebpf.MapSpec `ebpf:"fl_flows"`
-	FlKnown      *ebpf.MapSpec `ebpf:"fl_known"`
 	FlPlaceSlots *ebpf.MapSpec `ebpf:"fl_place_slots"`
 	FlPlaces     *ebpf.MapSpec `ebpf:"fl_places"`
 	FlPortSlots  *ebpf.MapSpec `ebpf:"fl_port_slots"`
@@ -182,7 +186,6 @@ type wireMaps struct {
 	FlCache      *ebpf.Map `ebpf:"fl_cache"`
 	FlDrops      *ebpf.Map `ebpf:"fl_drops"`
 	FlFlows      *ebpf.Map `ebpf:"fl_flows"`
-	FlKnown      *ebpf.Map `ebpf:"fl_known"`
 	FlPlaceSlots *ebpf.Map `ebpf:"fl_place_slots"`
 	FlPlaces     *ebpf.Map `ebpf:"fl_places"`
 	FlPortSlots  *ebpf.Map `ebpf:"fl_port_slots"`
@@ -195,7 +198,6 @@ func (m *wireMaps) Close() error {
 		m.FlCache,
 		m.FlDrops,
 		m.FlFlows,
-		m.FlKnown,
 		m.FlPlaceSlots,
 		m.FlPlaces,
 		m.FlPortSlots,

@@ -16,13 +16,13 @@ import (
 // output: a flow of a pod whose source NAT happens to choose the tunnel's port would
 // take them away.
 //
-// Every packet passes here, so the order is that of cost: names of interfaces are
-// compared last.
+// Every packet passes here, so the order is that of cost: what is checked comes to the
+// end by one test, names of interfaces are compared last.
 func (r *renderer) prerouting() {
 	accept := nft.Verdict{Kind: nft.Accept}
-	base := []nft.Rule{rule("checked by our programs", flagged(claims.MarkChecked), accept)}
+	var underlay []nft.Rule
 	for _, f := range families {
-		base = append(base, rule("IPv"+f.suffix, nft.Is(nft.MetaNFProto, f.proto), to("underlay-"+f.suffix)))
+		underlay = append(underlay, rule("IPv"+f.suffix, nft.Is(nft.MetaNFProto, f.proto), to("underlay-"+f.suffix)))
 		r.chain("underlay-"+f.suffix, nil, append(r.tunnelled(f),
 			rule("the node itself", nft.Is(nft.MetaIIFName, nft.IfName("lo")), accept),
 			drop(Unchecked, fromPorts),
@@ -31,7 +31,9 @@ func (r *renderer) prerouting() {
 			drop("loopback address from the underlay", nft.Is(f.saddr, nft.Prefix(f.loopback))),
 			drop("pod address from the underlay", in(f.saddr, "subnets-"+f.suffix), notIn(f.saddr, "direct-"+f.suffix)))...)
 	}
-	r.chain("prerouting", &nft.Base{Type: nft.TypeFilter, Hook: nft.HookPrerouting, Priority: claims.NFTPriorityRaw}, base...)
+	r.chain("underlay", nil, underlay...)
+	r.chain("prerouting", &nft.Base{Type: nft.TypeFilter, Hook: nft.HookPrerouting, Priority: claims.NFTPriorityRaw},
+		rule("not checked by our programs", nft.NoFlag(nft.MetaMark, claims.MarkChecked), to("underlay")))
 	for _, v := range r.node.VPCs {
 		for _, vni := range append([]packet.VNI{v.VNI}, v.Tenants...) {
 			r.chain(fmt.Sprintf("tenant-%d", vni), nil, rule("VPC "+label(v.Name), mark(vni)))

@@ -36,15 +36,21 @@ struct flow_key {
 	__be16 sport;
 	__be16 dport;
 	__u32 protocol;
-};
+} __attribute__((aligned(8)));
 
-struct flow {
-	__u64 expires;  // of the monotonic clock, in ns
-	__u32 generation;
+struct flow_way {
 	__u32 ifindex;  // where it leaves
 	__u32 mark;
 	__u8 ethernet[ETH_HLEN];
-	__u8 pad[6];
+	__u8 pad[2];
+};
+
+struct flow {
+	struct bpf_spin_lock lock;
+	__u32 generation;
+	__u64 expires;  // of the monotonic clock, in ns; 0: the way is not known
+	struct flow_key key;
+	struct flow_way way;
 };
 
 struct {
@@ -54,23 +60,18 @@ struct {
 	__type(value, struct flow_config);
 } fl_cache SEC(".maps");
 
-struct {
-	__uint(type, BPF_MAP_TYPE_LRU_HASH);
-	__uint(max_entries, 1 << 14);
-	__type(key, struct flow_key);
-	__type(value, struct flow);
-} fl_flows SEC(".maps");
-
-// Whether a flow that falls into a slot may be in fl_flows: what cannot be there, as all
-// that is short-lived, is not looked for.
-#define FLOW_SLOTS_BITS 13
+// A flow has one place in here, which it shares with others: the last to come has it.
+// All flows between two addresses are close together, so that places of short
+// connections, one after the other, are soon used again and still in the CPU's cache.
+#define FLOW_SLOTS_BITS 14
+#define FLOW_PAIR_BITS 9
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1 << FLOW_SLOTS_BITS);
 	__type(key, __u32);
-	__type(value, __u8);
-} fl_known SEC(".maps");
+	__type(value, struct flow);
+} fl_flows SEC(".maps");
 
 // flow_try is how a generation shows in the mark: 1 to 3. It comes again after three
 // changes, each of which takes the agent longer than a packet its way.
@@ -79,25 +80,31 @@ static __always_inline __u32 flow_try(__u32 generation)
 	return (generation % 3 + 1) << MARK_TRY_SHIFT;
 }
 
+// What a packet is to the flow cache.
+enum kind {
+	FLOW_NONE,  // it neither passes by nor is learned from
+	FLOW_DATA,
+	FLOW_BARE,  // TCP without data
+};
+
 // flow_key_of reads the flow of a packet that may pass by: whole, without options or
 // extensions, with hops left, of a size that the links carry, and no beginning or end of
-// a connection. It returns 0 for all others, 1 for those with data, 2 for those without.
-// salt is another number for each packet of a flow.
-static __always_inline int flow_key_of(struct __sk_buff *skb, struct flow_key *k, __u32 mtu, __u32 *salt)
+// a connection. salt is another number for each packet of a flow.
+static __always_inline enum kind flow_key_of(struct __sk_buff *skb, struct flow_key *k, __u32 mtu, __u32 *salt)
 {
 	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
 	__u32 length = skb->len - ETH_HLEN, headers;
 	void *transport;
 
 	if (skb->vlan_present || skb->pkt_type)
-		return 0;
+		return FLOW_NONE;
 	if (skb->protocol == bpf_htons(ETH_P_IP)) {
 		struct iphdr *ip = data + ETH_HLEN;
 		if ((void *)(ip + 1) > end)
-			return 0;
+			return FLOW_NONE;
 		if (*(__u8 *)ip != 0x45 || ip->frag_off & bpf_htons(0xbfff) || ip->ttl < 2 ||
 		    bpf_ntohs(ip->tot_len) != length)
-			return 0;
+			return FLOW_NONE;
 		k->src[10] = k->src[11] = k->dst[10] = k->dst[11] = 0xff;
 		__builtin_memcpy(k->src + 12, &ip->saddr, 4);
 		__builtin_memcpy(k->dst + 12, &ip->daddr, 4);
@@ -107,21 +114,21 @@ static __always_inline int flow_key_of(struct __sk_buff *skb, struct flow_key *k
 	} else if (skb->protocol == bpf_htons(ETH_P_IPV6)) {
 		struct ipv6hdr *ip = data + ETH_HLEN;
 		if ((void *)(ip + 1) > end)
-			return 0;
+			return FLOW_NONE;
 		if (*(__u8 *)ip >> 4 != 6 || ip->hop_limit < 2 || bpf_ntohs(ip->payload_len) + sizeof(*ip) != length)
-			return 0;
+			return FLOW_NONE;
 		__builtin_memcpy(k->src, &ip->saddr, 16);
 		__builtin_memcpy(k->dst, &ip->daddr, 16);
 		k->protocol = ip->nexthdr;
 		transport = ip + 1;
 		headers = sizeof(*ip);
 	} else {
-		return 0;
+		return FLOW_NONE;
 	}
 	if (k->protocol == FLOW_TCP) {
 		struct tcphdr *tcp = transport;
 		if ((void *)(tcp + 1) > end || tcp->syn || tcp->fin || tcp->rst || !tcp->ack || tcp->doff < 5)
-			return 0;
+			return FLOW_NONE;
 		k->sport = tcp->source;
 		k->dport = tcp->dest;
 		headers += tcp->doff * 4;
@@ -129,33 +136,41 @@ static __always_inline int flow_key_of(struct __sk_buff *skb, struct flow_key *k
 	} else if (k->protocol == FLOW_UDP) {
 		__be16 *ports = transport;
 		if (transport + 8 > end || ports[1] == bpf_htons(VXLAN_PORT))
-			return 0;
+			return FLOW_NONE;
 		k->sport = ports[0];
 		k->dport = ports[1];
 		headers += 8;
 		*salt = bpf_get_prandom_u32();
 	} else {
-		return 0;
+		return FLOW_NONE;
 	}
 	if (length < headers || (skb->gso_size ? headers + skb->gso_size : length) > mtu)
-		return 0;
-	return length > headers ? 1 : 2;
+		return FLOW_NONE;
+	return length > headers ? FLOW_DATA : FLOW_BARE;
 }
 
-// flow_slot is where fl_known tells of a flow.
-static __always_inline __u8 *flow_slot(struct flow_key *k)
+static __always_inline int flow_same(const struct flow_key *x, const struct flow_key *y)
 {
-	__u32 a, b;
-	__builtin_memcpy(&a, k->src + 12, 4);
-	__builtin_memcpy(&b, k->dst + 12, 4);
-	__u32 hash = (a * 31 + b + k->sport * 65537U + k->dport) * 0x9e3779b1U;
-	hash >>= 32 - FLOW_SLOTS_BITS;
-	return bpf_map_lookup_elem(&fl_known, &hash);
+	__u64 a[6], b[6];
+	__builtin_memcpy(a, x, sizeof(a));
+	__builtin_memcpy(b, y, sizeof(b));
+	return a[0] == b[0] && a[1] == b[1] && a[2] == b[2] && a[3] == b[3] && a[4] == b[4] && a[5] == b[5];
+}
+
+// flow_place is the one place of a flow.
+static __always_inline struct flow *flow_place(const struct flow_key *k)
+{
+	__u64 w[6];
+	__builtin_memcpy(w, k, sizeof(w));
+	__u64 pair = (w[0] ^ w[1] * 0xc2b2ae3d27d4eb4fULL) + (w[2] ^ w[3] * 0x165667b19e3779f9ULL) + w[4] * 0xff51afd7ed558ccdULL;
+	__u32 slot = (pair * 0x9e3779b97f4a7c15ULL) >> (64 - FLOW_SLOTS_BITS);
+	slot ^= (w[5] * 0xc4ceb9fe1a85ec53ULL) >> (64 - FLOW_PAIR_BITS);
+	return bpf_map_lookup_elem(&fl_flows, &slot);
 }
 
 // flow_forward sends a packet the way that its flow is known to go. It returns NEXT,
 // and leaves the packet as it is, if it cannot.
-static __always_inline int flow_forward(struct __sk_buff *skb, struct flow *f)
+static __always_inline int flow_forward(struct __sk_buff *skb, struct flow_way *f)
 {
 	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
 	__u32 to = f->ifindex, mark = f->mark;
@@ -194,10 +209,11 @@ static __always_inline int flow_forward(struct __sk_buff *skb, struct flow *f)
 }
 
 // flow_pass ends a program on the way in: the packet is good, and gets our bits of the
-// mark. It passes by if its flow is known.
+// mark. It passes by if its flow is known. Else the first packet of a flow asks to be
+// learned from, and later ones if that had worked before, or seldom.
 static __always_inline int flow_pass(struct __sk_buff *skb, __u32 bits)
 {
-	__u32 zero = 0;
+	__u32 zero = 0, salt = 0;
 	struct flow_key k = {};
 	struct flow_config *c = bpf_map_lookup_elem(&fl_cache, &zero);
 
@@ -205,27 +221,36 @@ static __always_inline int flow_pass(struct __sk_buff *skb, __u32 bits)
 	if (!c || !c->mtu)
 		return NEXT;
 	__u32 generation = c->generation;
-	__u32 salt = 0;
-	int kind = flow_key_of(skb, &k, c->mtu, &salt);
-	if (!kind)
+	enum kind kind = flow_key_of(skb, &k, c->mtu, &salt);
+	if (kind == FLOW_NONE)
 		return NEXT;
-	__u8 *known = flow_slot(&k);
-	if (known && *known) {
-		k.ifindex = skb->ifindex;
-		k.mark = bits & MARK_VNI_MASK;
-		struct flow *f = bpf_map_lookup_elem(&fl_flows, &k);
-		if (f && f->generation == generation && f->expires > bpf_ktime_get_ns())
-			return flow_forward(skb, f);
-		if (f) { // it lived, and is likely to go on
-			skb->mark |= flow_try(generation);
-			return NEXT;
-		}
-		*known = 0;
+	k.ifindex = skb->ifindex;
+	k.mark = bits & MARK_VNI_MASK;
+	struct flow *f = flow_place(&k);
+	if (!f)
+		return NEXT;
+	int seldom = (salt * 0x9e3779b1U) >> 29 == 0;
+	// Without the lock these are but a guess.
+	if (!flow_same(&f->key, &k)) {
+		if (kind == FLOW_DATA && !seldom)
+			return NEXT; // who has the place may need it more
+		bpf_spin_lock(&f->lock);
+		f->expires = 0;
+		f->key = k;
+		bpf_spin_unlock(&f->lock);
+	} else if (f->expires) {
+		struct flow_way way;
+		__u64 now = bpf_ktime_get_ns();
+		bpf_spin_lock(&f->lock);
+		int good = flow_same(&f->key, &k) && f->generation == generation && f->expires > now;
+		way = f->way;
+		bpf_spin_unlock(&f->lock);
+		if (good)
+			return flow_forward(skb, &way);
+	} else if (!seldom) {
+		return NEXT;
 	}
-	// One in some packets is learned from, so that short connections do not pay for what
-	// they never use.
-	if ((salt * 0x9e3779b1U) >> 27 < (kind == 1 ? 4 : 1))
-		skb->mark |= flow_try(generation);
+	skb->mark |= flow_try(generation);
 	return NEXT;
 }
 
@@ -234,25 +259,35 @@ static __always_inline void flow_learn(struct __sk_buff *skb)
 {
 	__u32 zero = 0, mark = skb->mark, salt;
 	struct flow_key k = {};
-	struct flow f = {};
+	struct flow_way way = {};
 
 	if (!(mark & MARK_LEARN))
 		return;
 	skb->mark = mark & ~(MARK_LEARN | MARK_TRY_MASK);
 	struct flow_config *c = bpf_map_lookup_elem(&fl_cache, &zero);
-	if (!c || !c->mtu || flow_try(c->generation) != (mark & MARK_TRY_MASK))
+	if (!c || !c->mtu)
+		return;
+	__u32 generation = c->generation;
+	if (flow_try(generation) != (mark & MARK_TRY_MASK))
 		return;
 	k.ifindex = skb->ingress_ifindex;
-	if (!k.ifindex || k.ifindex == skb->ifindex || !flow_key_of(skb, &k, c->mtu, &salt))
+	if (!k.ifindex || k.ifindex == skb->ifindex || flow_key_of(skb, &k, c->mtu, &salt) == FLOW_NONE)
 		return;
 	k.mark = mark & MARK_VNI_MASK;
-	f.generation = c->generation;
-	f.expires = bpf_ktime_get_ns() + FLOW_LIFE_NS;
-	f.ifindex = skb->ifindex;
-	f.mark = skb->mark;
-	if (bpf_skb_load_bytes(skb, 0, f.ethernet, ETH_HLEN) < 0)
+	way.ifindex = skb->ifindex;
+	way.mark = skb->mark;
+	void *data = (void *)(long)skb->data;
+	if (data + ETH_HLEN > (void *)(long)skb->data_end)
 		return;
-	__u8 *known = flow_slot(&k);
-	if (known && bpf_map_update_elem(&fl_flows, &k, &f, BPF_ANY) == 0)
-		*known = 1;
+	__builtin_memcpy(way.ethernet, data, ETH_HLEN);
+	struct flow *f = flow_place(&k);
+	if (!f)
+		return;
+	__u64 expires = bpf_ktime_get_ns() + FLOW_LIFE_NS;
+	bpf_spin_lock(&f->lock);
+	f->key = k;
+	f->generation = generation;
+	f->expires = expires;
+	f->way = way;
+	bpf_spin_unlock(&f->lock);
 }

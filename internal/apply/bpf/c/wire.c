@@ -14,7 +14,7 @@ struct place_key {
 	__u32 prefixlen;  // counts vpc and addr
 	__be32 vpc;
 	__u8 addr[16];  // IPv4 as ::ffff:a.b.c.d
-};
+} __attribute__((aligned(8)));
 
 struct place {
 	__u8 outer[16];  // underlay address of the node, zero for this node
@@ -90,10 +90,10 @@ struct {
 
 static __always_inline int same(const __u8 *x, const __u8 *y)
 {
-	// As two words: the verifier has no memcmp.
+	// As two words: the verifier has no memcmp. All that is compared is so aligned.
 	__u64 a[2], b[2];
-	__builtin_memcpy(a, x, 16);
-	__builtin_memcpy(b, y, 16);
+	__builtin_memcpy(a, __builtin_assume_aligned(x, 8), 16);
+	__builtin_memcpy(b, __builtin_assume_aligned(y, 8), 16);
 	return a[0] == b[0] && a[1] == b[1];
 }
 
@@ -173,7 +173,7 @@ int wire_out(struct __sk_buff *skb)
 SEC("tc")
 int wire_in(struct __sk_buff *skb)
 {
-	__u8 outer[16] = {};
+	__u8 outer[16] __attribute__((aligned(8))) = {};
 	__u8 outer6 = 0;
 	struct bpf_tunnel_key key = {};
 	if (bpf_skb_get_tunnel_key(skb, &key, sizeof(key), 0) == 0) {
