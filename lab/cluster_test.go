@@ -413,9 +413,7 @@ func TestCheckWithUnreadyPods(t *testing.T) {
 	}
 	var pods []*corev1.Pod
 	eventually(t, func() string {
-		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
-		defer cancel()
-		ready, unready, err := lab.ReadyPods(ctx, store)
+		ready, unready, err := lab.ReadyPods(t.Context(), store, 100*time.Millisecond)
 		if err != nil {
 			return err.Error()
 		}

@@ -100,7 +100,8 @@ func find(root, name string) (*Lab, bool, error) {
 	if err != nil {
 		return nil, false, err
 	}
-	if name == "" {
+	unnamed := name == ""
+	if unnamed {
 		name = DefaultName
 		running := slices.DeleteFunc(slices.Clone(labs), func(i Info) bool { return !i.Running })
 		if len(running) == 1 {
@@ -118,6 +119,9 @@ func find(root, name string) (*Lab, bool, error) {
 	}
 	if len(names) == 0 {
 		return nil, false, fmt.Errorf("lab %s: %w: start one with fairlead lab up", name, ErrNotFound)
+	}
+	if unnamed {
+		return nil, false, fmt.Errorf("no lab is named, and %w as %q: there are %s; name one with --lab", ErrNotFound, name, strings.Join(names, ", "))
 	}
 	return nil, false, fmt.Errorf("lab %s: %w: there is %s; name one with --lab", name, ErrNotFound, strings.Join(names, ", "))
 }

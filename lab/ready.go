@@ -148,12 +148,22 @@ func because(reason, message string) string {
 	return reason + ": " + message
 }
 
-// ReadyPods is WaitForPods for who goes on with what is ready.
-func ReadyPods(ctx context.Context, store datastore.Store) ([]*corev1.Pod, []Unready, error) {
-	pods, err := WaitForPods(ctx, store)
+// ReadyPods is WaitForPods for who goes on with what is ready after some time. It looks
+// once at least.
+func ReadyPods(ctx context.Context, store datastore.Store, wait time.Duration) ([]*corev1.Pod, []Unready, error) {
+	ready, unready, err := readyPods(ctx, store)
+	if err != nil || len(unready) == 0 || wait <= 0 {
+		return ready, unready, err
+	}
+	waiting, cancel := context.WithTimeout(ctx, wait)
+	defer cancel()
+	pods, err := WaitForPods(waiting, store)
 	var missing *UnreadyError
-	if errors.As(err, &missing) {
+	switch {
+	case errors.As(err, &missing):
 		return missing.Ready, missing.Unready, nil
+	case err != nil && waiting.Err() != nil && ctx.Err() == nil:
+		return ready, unready, nil
 	}
 	return pods, nil, err
 }

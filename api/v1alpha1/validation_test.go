@@ -263,3 +263,24 @@ func TestValidSubnetsHaveDisjointCIDRs(t *testing.T) {
 		}
 	})
 }
+
+// What is read of a text is written as the same text: there is one form of everything.
+func FuzzParse(f *testing.F) {
+	for _, text := range []string{"10.128.0.0/14", "fd00:10::/64", "10.128.0.5", "default.0a800040-26", "10.0.0.1-10.0.0.9", "::ffff:10.0.0.1"} {
+		f.Add(text)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		if p, err := ParseCIDR(text); err == nil && (p.String() != text || p != p.Masked()) {
+			t.Errorf("CIDR %q is %s", text, p)
+		}
+		if a, err := ParseAddr(text); err == nil && a.String() != text {
+			t.Errorf("address %q is %s", text, a)
+		}
+		if subnet, cidr, err := ParseBlockName(text); err == nil && BlockName(subnet, cidr) != text {
+			t.Errorf("block %q is %s of %s", text, cidr, subnet)
+		}
+		if p, err := ParseExclude(text); err == nil && !p.IsValid() {
+			t.Errorf("exclude %q is %s", text, p)
+		}
+	})
+}

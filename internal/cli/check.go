@@ -52,9 +52,7 @@ func check(ctx context.Context, l *lab.Lab, store datastore.Store, wait time.Dur
 }
 
 func checkOnce(ctx context.Context, l *lab.Lab, store datastore.Store, wait time.Duration, all bool) (*lab.CheckResult, error) {
-	waiting, cancel := context.WithTimeout(ctx, wait)
-	defer cancel()
-	pods, unready, err := lab.ReadyPods(waiting, store)
+	pods, unready, err := lab.ReadyPods(ctx, store, wait)
 	if err != nil {
 		return nil, err
 	}

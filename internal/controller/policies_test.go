@@ -13,6 +13,7 @@ import (
 	policyv1beta1 "sigs.k8s.io/network-policy-api/apis/v1beta1"
 
 	"github.com/fairlead-sdn/fairlead/api/v1alpha1"
+	"github.com/fairlead-sdn/fairlead/internal/datastore"
 )
 
 func clusterPolicy(name string, priority int32) *policyv1beta1.ClusterNetworkPolicy {
@@ -92,6 +93,32 @@ func TestConditionsOfClusterNetworkPolicies(t *testing.T) {
 		time.Sleep(5 * time.Second)
 		if got, want := standing("b"), "example.org/Ready=True/Theirs fairlead.dev/Ready=True/InUse fairlead.dev/Realised=True/Realised fairlead.dev/Warnings=False/None"; got != want {
 			t.Errorf("b after it was mended: %s, want %s", got, want)
+		}
+	})
+}
+
+// The status of a policy that cannot be read cannot be written: an Event tells, and nobody
+// tries for ever.
+func TestUnreadableClusterNetworkPolicies(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t)
+		c.create(node(1), nodeNetwork(1))
+		stands := clusterPolicy("a", 10)
+		stands.Annotations = map[string]string{datastore.AnnotationUnreadable: "torn"}
+		c.create(stands)
+		p := c.start("a")
+		time.Sleep(5 * time.Second)
+		events := all[*corev1.Event](c)
+		if len(events) != 1 || events[0].Reason != "Unreadable" || events[0].InvolvedObject.Name != "a" || events[0].InvolvedObject.Kind != "ClusterNetworkPolicy" || !strings.Contains(events[0].Message, "torn: ") {
+			t.Errorf("events %+v", events)
+		}
+		if got := get[*policyv1beta1.ClusterNetworkPolicy](c, named("a")).Status.Conditions; len(got) != 0 {
+			t.Errorf("conditions %+v, want none", got)
+		}
+		p.link.written()
+		time.Sleep(time.Hour)
+		if got := p.link.written(); len(got) != 0 {
+			t.Errorf("at rest it wrote %v", got)
 		}
 	})
 }

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -22,8 +23,8 @@ import (
 //
 // It differs from an API server on purpose: finalizers are refused and objects
 // are deleted at once, without deletionTimestamp and without collecting what
-// they own; a namespace need not exist before what is in it; managed fields are
-// dropped.
+// they own; managed fields are dropped. That the namespace of a new object exists is the
+// Store's to see to, where it does not merely serve tests: see Home.
 type Admission struct {
 	// Now is the clock; nil means time.Now.
 	Now func() time.Time
@@ -52,6 +53,22 @@ func (a *Admission) Create(o Object, list Lister) (Object, error) {
 	}
 	r.Default(out)
 	return out, admit(r, out, nil, list)
+}
+
+// Home is the Namespace that must exist for an object to be created, if one must. An API
+// server makes some by itself, and so every cluster has them.
+func Home(o Object) (namespace Key, needed bool) {
+	switch name := o.GetNamespace(); name {
+	case "", metav1.NamespaceDefault, metav1.NamespaceSystem, metav1.NamespacePublic, corev1.NamespaceNodeLease:
+		return Key{}, false
+	default:
+		return Key{Name: name}, true
+	}
+}
+
+// ErrNoHome is what the creation of an object fails with if its Namespace does not exist.
+func ErrNoHome(namespace Key) error {
+	return apierrors.NewNotFound(corev1.Resource("namespaces"), namespace.Name)
 }
 
 func (a *Admission) stamp(r *Resource, o Object) {
@@ -121,8 +138,12 @@ func (a *Admission) UpdateStatus(o, old Object) (out Object, changed bool, err e
 	out = old.DeepCopyObject().(Object)
 	copyStatus(out, o.DeepCopyObject().(Object))
 	r.Default(out)
-	if err := admit(r, out, old, nil); err != nil {
-		return nil, false, err
+	// What is wrong with the rest was so before: the status is where to say it.
+	errs := slices.DeleteFunc(r.Validate(out, old), func(e *field.Error) bool {
+		return e.Field != "status" && !strings.HasPrefix(e.Field, "status.")
+	})
+	if len(errs) > 0 {
+		return nil, false, invalid(r, out, errs)
 	}
 	return out, !equality.Semantic.DeepEqual(out, old), nil
 }
@@ -170,9 +191,13 @@ func admit(r *Resource, o, old Object, list Lister) error {
 		}
 	}
 	if len(errs) > 0 {
-		return apierrors.NewInvalid(r.GroupVersionKind().GroupKind(), brief(o.GetName(), maxQuoted), shorten(errs))
+		return invalid(r, o, errs)
 	}
 	return nil
+}
+
+func invalid(r *Resource, o Object, errs field.ErrorList) error {
+	return apierrors.NewInvalid(r.GroupVersionKind().GroupKind(), brief(o.GetName(), maxQuoted), shorten(errs))
 }
 
 // What an error repeats of a value, says about it, in bytes, and how many it lists:

@@ -1,14 +1,19 @@
 package datastore
 
 import (
+	"encoding/json"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	networkingv1 "k8s.io/api/networking/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	policyv1beta1 "sigs.k8s.io/network-policy-api/apis/v1beta1"
 
 	"github.com/fairlead-sdn/fairlead/api/v1alpha1"
 )
@@ -233,4 +238,100 @@ func withSpec(t *testing.T, o Object, spec string) Object {
 	out := decode(t, podHead+"spec: {"+spec+"}")
 	out.SetResourceVersion(o.GetResourceVersion())
 	return out
+}
+
+// What cannot be read of a policy widens whom it is about, never what it allows.
+func TestStandIn(t *testing.T) {
+	why := errors.New("torn")
+	all := `{"podSelector":{}}`
+	for name, tt := range map[string]struct {
+		kind Kind
+		raw  string
+		want string // podSelector, or tier, priority and subject
+	}{
+		"torn":               {KindNetworkPolicy, `{"spec":{"podSelector":`, all},
+		"no spec":            {KindNetworkPolicy, `{"spec":7}`, all},
+		"selector":           {KindNetworkPolicy, `{"spec":{"podSelector":{"matchLabels":{"app":"db"}},"ingress":"all"}}`, `{"podSelector":{"matchLabels":{"app":"db"}}}`},
+		"unknown narrowing":  {KindNetworkPolicy, `{"spec":{"podSelector":{"matchLabels":{"app":"db"},"matchNames":["a"]},"ingress":7}}`, all},
+		"selector is null":   {KindNetworkPolicy, `{"spec":{"podSelector":null,"ingress":7}}`, all},
+		"cluster, torn":      {KindClusterNetworkPolicy, `?`, `nothing`},
+		"cluster, a rule":    {KindClusterNetworkPolicy, `{"spec":{"tier":"Baseline","priority":3,"subject":{"pods":{"namespaceSelector":{"matchLabels":{"a":"b"}},"podSelector":{}}},"egress":7}}`, `Baseline 3 {"pods":{"namespaceSelector":{"matchLabels":{"a":"b"}},"podSelector":{}}}`},
+		"cluster, a subject": {KindClusterNetworkPolicy, `{"spec":{"tier":"Top","priority":"3","subject":{"pods":7}}}`, `nothing`},
+		"cluster, of nobody": {KindClusterNetworkPolicy, `{"spec":{"subject":{},"egress":7}}`, `nothing`},
+	} {
+		o := StandIn(tt.kind, Key{Namespace: "shop", Name: "p"}, []byte(tt.raw), "9", why)
+		var got any
+		switch p := o.(type) {
+		case *networkingv1.NetworkPolicy:
+			got = map[string]any{"podSelector": p.Spec.PodSelector}
+			if len(p.Spec.PolicyTypes) != 2 || p.Spec.Ingress != nil || p.Spec.Egress != nil {
+				t.Errorf("%s: %+v does not isolate", name, p.Spec)
+			}
+		case *policyv1beta1.ClusterNetworkPolicy:
+			got = p.Spec.Subject
+			if tt.want == "nothing" {
+				if len(p.Spec.Ingress)+len(p.Spec.Egress) != 0 {
+					t.Errorf("%s: %+v denies", name, p.Spec)
+				}
+			} else if len(p.Spec.Ingress) != 1 || len(p.Spec.Egress) != 1 || p.Spec.Ingress[0].Action != "Deny" || p.Spec.Egress[0].Action != "Deny" {
+				t.Errorf("%s: %+v does not deny", name, p.Spec)
+			}
+		}
+		text, err := json.Marshal(got)
+		if p, ok := o.(*policyv1beta1.ClusterNetworkPolicy); ok {
+			text = fmt.Appendf(nil, "%s %d %s", p.Spec.Tier, p.Spec.Priority, text)
+			if len(p.Spec.Ingress) == 0 {
+				text = []byte("nothing")
+			}
+		}
+		if err != nil || string(text) != tt.want || Unreadable(o) != "torn" || o.GetResourceVersion() != "9" {
+			t.Errorf("%s: %s, %v, want %s", name, text, err, tt.want)
+		}
+	}
+	if o := StandIn(KindPod, Key{Namespace: "shop", Name: "p"}, nil, "9", why); o != nil {
+		t.Errorf("a pod: %+v", o)
+	}
+}
+
+// What was wrong before keeps nobody from saying so in the status.
+func TestStatusOfWhatIsInvalid(t *testing.T) {
+	old := &policyv1beta1.ClusterNetworkPolicy{}
+	old.Name, old.ResourceVersion, old.UID, old.Generation = "p", "3", "u", 1
+	old.Spec.Tier = "Top"
+	now := old.DeepCopy()
+	now.Status.Conditions = []metav1.Condition{{Type: "fairlead.dev/Ready", Status: "True", Reason: "InUse", LastTransitionTime: metav1.Now()}}
+	if _, _, err := new(Admission).Update(now, old, nil); !apierrors.IsInvalid(err) {
+		t.Fatalf("update: %v, want that it is invalid", err)
+	}
+	if out, changed, err := new(Admission).UpdateStatus(now, old); err != nil || !changed || out.(*policyv1beta1.ClusterNetworkPolicy).Status.Conditions == nil {
+		t.Errorf("status: %v, changed %v", err, changed)
+	}
+}
+
+// FuzzDecode reads what somebody wrote into etcd. Nothing panics; what cannot be read has an
+// object that stands for it, or none; what can be read can be written.
+func FuzzDecode(f *testing.F) {
+	f.Add("NetworkPolicy", `{"apiVersion":"networking.k8s.io/v1","kind":"NetworkPolicy","metadata":{"namespace":"shop","name":"p"},"spec":{"podSelector":{"matchLabels":{"a":"b"}}}}`)
+	f.Add("ClusterNetworkPolicy", `{"spec":{"tier":"Baseline","priority":3,"subject":{"pods":{}}}}`)
+	f.Add("Pod", `{"apiVersion":"v1","kind":"Pod"}`)
+	f.Fuzz(func(t *testing.T, kind, raw string) {
+		key := Key{Name: "p"}
+		if r, err := Lookup(Kind(kind)); err != nil {
+			return
+		} else if r.Namespaced {
+			key.Namespace = "shop"
+		}
+		o, err := Decode(Kind(kind), key, []byte(raw), "1")
+		if err != nil {
+			if o = StandIn(Kind(kind), key, []byte(raw), "1", err); o == nil {
+				return
+			}
+			if Unreadable(o) == "" {
+				t.Errorf("%s does not say that it only stands for %q", kind, raw)
+			}
+		}
+		if _, err := Encode(o); err != nil || KeyOf(o) != key {
+			t.Errorf("%s %s of %q: %v", kind, KeyOf(o), raw, err)
+		}
+	})
 }

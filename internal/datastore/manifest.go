@@ -153,10 +153,26 @@ func (h *header) String() string {
 	return h.Kind + " " + Key{Namespace: h.Metadata.Namespace, Name: name}.String()
 }
 
+// readHeader reads what says which object raw is. What raw is instead is told in words of
+// whoever wrote it.
+func readHeader(raw []byte) (h header, err error) {
+	err = kjson.UnmarshalCaseSensitivePreserveInts(raw, &h)
+	var wrong *json.UnmarshalTypeError
+	switch {
+	case errors.As(err, &wrong) && wrong.Field == "":
+		return h, fmt.Errorf("not an object with apiVersion and kind, but %s", wrong.Value)
+	case errors.As(err, &wrong):
+		return h, fmt.Errorf("not an object: %s is %s", wrong.Field, wrong.Value)
+	case err != nil:
+		return h, fmt.Errorf("not an object: %w", err)
+	}
+	return h, nil
+}
+
 func decodeJSON(raw []byte, depth int) ([]Object, error) {
-	var h header
-	if err := kjson.UnmarshalCaseSensitivePreserveInts(raw, &h); err != nil {
-		return nil, fmt.Errorf("not an object: %w", err)
+	h, err := readHeader(raw)
+	if err != nil {
+		return nil, err
 	}
 	switch {
 	case h.Kind == "":
@@ -204,9 +220,9 @@ func decodeList(h *header, itemKind string, depth int) ([]Object, error) {
 // fillHeader gives an item of a typed list the apiVersion and kind that the list's
 // type implies.
 func fillHeader(raw json.RawMessage, apiVersion, kind string) (json.RawMessage, error) {
-	var h header
-	if err := kjson.UnmarshalCaseSensitivePreserveInts(raw, &h); err != nil {
-		return nil, fmt.Errorf("not an object: %w", err)
+	h, err := readHeader(raw)
+	if err != nil {
+		return nil, err
 	}
 	body := bytes.TrimSpace(raw)
 	if kind == "" || h.Kind != "" || h.APIVersion != "" || len(body) < 2 || body[0] != '{' {

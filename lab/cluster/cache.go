@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"strconv"
 	"sync"
 	"time"
 
@@ -101,14 +102,37 @@ func (c *cache) replace(items []datastore.Object) {
 	c.changed()
 }
 
-// put takes in what a watch or a write of our own says. The two may come in any
-// order: an older object that overwrites a newer one is corrected by the next event,
-// and writes based on it are refused as conflicts.
+// put takes in what a watch says.
 func (c *cache) put(o datastore.Object) {
 	c.mu.Lock()
-	c.objects[datastore.KeyOf(o)] = o
+	c.take(o)
 	c.mu.Unlock()
 	c.changed()
+}
+
+// wrote takes in what a write of our own has made. The watch may have said more by then:
+// that the object was changed again, or deleted.
+func (c *cache) wrote(o datastore.Object, created bool) {
+	c.mu.Lock()
+	if have := c.objects[datastore.KeyOf(o)]; created || have != nil && have.GetUID() == o.GetUID() {
+		c.take(o)
+	}
+	c.mu.Unlock()
+	c.changed()
+}
+
+// take keeps the newer one of two states of an object. The lab's datastore counts its
+// changes.
+func (c *cache) take(o datastore.Object) {
+	k := datastore.KeyOf(o)
+	if have := c.objects[k]; have != nil && have.GetUID() == o.GetUID() {
+		old, errOld := strconv.ParseUint(have.GetResourceVersion(), 10, 64)
+		now, errNow := strconv.ParseUint(o.GetResourceVersion(), 10, 64)
+		if errOld == nil && errNow == nil && old > now {
+			return
+		}
+	}
+	c.objects[k] = o
 }
 
 func (c *cache) remove(o datastore.Object) {

@@ -318,9 +318,14 @@ func (w *writer) do(k *cache, o datastore.Object, verb string, f func(context.Co
 	w.group.Go(func() error {
 		ctx, cancel := context.WithTimeout(w.ctx, writeTimeout)
 		defer cancel()
+		created := o.GetUID() == ""
 		got, err := f(ctx, o)
-		if err == nil {
-			k.put(got)
+		switch {
+		case err == nil:
+			k.wrote(got, created)
+		case apierrors.IsNotFound(err) && !created:
+			k.remove(o) // The watch was slower, or its news was lost.
+			err = nil
 		}
 		w.done(verb, k, o, err)
 		return nil
@@ -344,7 +349,7 @@ func (w *writer) delete(k *cache, o datastore.Object) {
 // done notes a failure. That somebody else was faster is none: the watch brings
 // what they wrote, and with it the next round.
 func (w *writer) done(verb string, k *cache, o datastore.Object, err error) {
-	if err == nil || apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) || apierrors.IsNotFound(err) || w.ctx.Err() != nil {
+	if err == nil || apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) || w.ctx.Err() != nil {
 		return
 	}
 	w.mu.Lock()

@@ -175,6 +175,12 @@ func (p *planner) subject(ref objectRef) (types.UID, bool) {
 		return uidOf(p.snap.Blocks, ref.key, func(o *world.Block) string { return o.UID })
 	case world.KindNetworkPolicy:
 		return uidOf(p.snap.NetworkPolicies, ref.key, func(o *world.NetworkPolicy) string { return o.UID })
+	case world.KindClusterNetworkPolicy:
+		// It has a status to tell all else in; of one that cannot be read, that cannot be written.
+		if o := p.Objects.ClusterNetworkPolicies[ref.key.Name]; o != nil && datastore.Unreadable(o) != "" {
+			return o.UID, true
+		}
+		return "", false
 	case world.KindNetNamespace:
 		if o := p.Objects.NetNamespaces[ref.key.Name]; o != nil {
 			return o.UID, true

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -326,6 +327,63 @@ func BenchmarkMake(b *testing.B) {
 			}
 			for b.Loop() {
 				Make(in)
+			}
+		})
+	}
+}
+
+// P5: whatever is wrong with a policy is told by an Event or a condition that names the
+// policy, the rule by its index, and the reason.
+func TestFaultsOfPoliciesAreTold(t *testing.T) {
+	never, broken := &world.Selector{}, &world.Selector{MatchExpressions: []world.Requirement{{Key: "a", Operator: "Foo"}}}
+	network := func(p world.NetworkPolicy) world.Change {
+		p.Namespace, p.Name, p.UID = "shop", "p", "u"
+		return world.Change{Kind: world.KindNetworkPolicy, Key: world.Key{Namespace: "shop", Name: "p"}, Object: &p}
+	}
+	cluster := func(p world.ClusterNetworkPolicy) world.Change {
+		p.Name, p.Tier, p.Subject = "p", "Admin", world.ClusterSubject{Namespaces: never}
+		return world.Change{Kind: world.KindClusterNetworkPolicy, Key: world.Key{Name: "p"}, Object: &p}
+	}
+	other := world.Change{Kind: world.KindClusterNetworkPolicy, Key: world.Key{Name: "o"}, Object: &world.ClusterNetworkPolicy{Name: "o", Tier: "Admin", Subject: world.ClusterSubject{Namespaces: never}}}
+	from := func(peers ...world.PolicyPeer) []world.PolicyRule {
+		return []world.PolicyRule{{}, {Peers: peers}}
+	}
+	deny := func(p world.ClusterPeer) world.ClusterRule {
+		return world.ClusterRule{Action: "Deny", Peers: []world.ClusterPeer{p}}
+	}
+	for _, tt := range []struct {
+		name          string
+		changes       []world.Change
+		field, reason string
+	}{
+		{"invalid selector", []world.Change{network(world.NetworkPolicy{Ingress: from(world.PolicyPeer{Pods: broken})})}, "spec.ingress[1].from[0].podSelector", "InvalidSelector"},
+		{"invalid subject", []world.Change{network(world.NetworkPolicy{Pods: *broken})}, "spec.podSelector", "InvalidSelector"},
+		{"empty peer", []world.Change{network(world.NetworkPolicy{Ingress: from(world.PolicyPeer{})})}, "spec.ingress[1].from[0]", "InvalidPeer"},
+		{"empty range", []world.Change{network(world.NetworkPolicy{Ingress: from(world.PolicyPeer{Range: &world.PolicyRange{CIDR: "10.0.0.0/24", Except: []string{"10.0.0.0/8"}}})})}, "spec.ingress[1].from[0].ipBlock", "EmptyRange"},
+		{"cluster, invalid selector", []world.Change{cluster(world.ClusterNetworkPolicy{Ingress: []world.ClusterRule{deny(world.ClusterPeer{Namespaces: broken})}})}, "spec.ingress[0].from[0].namespaces", "InvalidSelector"},
+		{"cluster, empty peer", []world.Change{cluster(world.ClusterNetworkPolicy{Egress: []world.ClusterRule{deny(world.ClusterPeer{})}})}, "spec.egress[0].to[0]", "InvalidPeer"},
+		{"cluster, equal priorities", []world.Change{cluster(world.ClusterNetworkPolicy{}), other}, "spec.priority", "EqualPriority"},
+		{"cluster, never reached", []world.Change{cluster(world.ClusterNetworkPolicy{Ingress: []world.ClusterRule{deny(world.ClusterPeer{Namespaces: never}), deny(world.ClusterPeer{Namespaces: never})}})}, "spec.ingress[1]", "RuleNeverReached"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			m := newModel(world.NewStore(nil).Apply(tt.changes...))
+			told := ""
+			for _, w := range Make(m.input()).Writes {
+				switch o := w.Object.(type) {
+				case *corev1.Event:
+					if o.InvolvedObject.Kind == "NetworkPolicy" && o.InvolvedObject.Namespace == "shop" && o.InvolvedObject.Name == "p" && o.Reason == tt.reason {
+						told += o.Message
+					}
+				case *policyv1beta1.ClusterNetworkPolicy:
+					for _, c := range o.Status.Conditions {
+						if c.Type == PolicyConditions+"Warnings" && c.Reason == tt.reason && o.Name == "p" {
+							told += c.Message
+						}
+					}
+				}
+			}
+			if !strings.Contains(told, tt.field) {
+				t.Errorf("told %q of %s, want that it names %s", told, tt.reason, tt.field)
 			}
 		})
 	}

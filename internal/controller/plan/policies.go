@@ -8,6 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/fairlead-sdn/fairlead/internal/datastore"
 	"github.com/fairlead-sdn/fairlead/internal/oracle"
 	"github.com/fairlead-sdn/fairlead/internal/oracle/lint"
 	"github.com/fairlead-sdn/fairlead/internal/world"
@@ -35,7 +36,7 @@ func (p *planner) describePolicies() {
 	nodes := p.onNodes(nil)
 	for w := range p.snap.ClusterNetworkPolicies.Values() {
 		o := p.Objects.ClusterNetworkPolicies[w.Name]
-		if o == nil {
+		if o == nil || datastore.Unreadable(o) != "" {
 			continue
 		}
 		v := verdict{inUse: true, realised: nodes}

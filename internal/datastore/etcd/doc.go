@@ -15,7 +15,8 @@
 //     error;
 //   - a datastore that was reset or restored from a backup ends its watches with
 //     IsResourceExpired, so that readers list anew;
-//   - values that it cannot read are reported to Config.OnCorrupt and passed over;
+//   - values that it cannot read are reported to Config.OnCorrupt; lists and watches pass
+//     over them, but for policies, which datastore.StandIn stands for;
 //   - reconnects back off to two seconds at most, with jitter.
 //
 // It never logs, never compacts, and touches nothing outside its prefix.

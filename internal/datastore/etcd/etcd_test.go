@@ -1,6 +1,7 @@
 package etcd_test
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -12,6 +13,8 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/goleak"
 	"go.uber.org/zap"
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -87,10 +90,16 @@ func contract(t *testing.T, endpoint string, bookmarks, leaks bool) {
 		if leaks {
 			options = []goleak.Option{goleak.IgnoreCurrent()}
 		}
+		s := open(t, etcd.Config{
+			Endpoints: []string{endpoint}, Prefix: fmt.Sprintf("/test%d", n.Add(1)), ProgressInterval: 100 * time.Millisecond,
+		})
+		for _, name := range datastoretest.Namespaces() {
+			if _, err := s.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}); err != nil {
+				t.Fatal(err)
+			}
+		}
 		return datastoretest.Harness{
-			Store: open(t, etcd.Config{
-				Endpoints: []string{endpoint}, Prefix: fmt.Sprintf("/test%d", n.Add(1)), ProgressInterval: 100 * time.Millisecond,
-			}),
+			Store:     s,
 			Compact:   func(t *testing.T) { compact(t, endpoint) },
 			Bookmarks: bookmarks, Leaks: options,
 		}
@@ -189,6 +198,86 @@ func TestCorruptValues(t *testing.T) {
 	}
 	if e, _ := nextEvent(t, w); e.Type != datastore.Deleted || e.Object.GetName() != "good" {
 		t.Errorf("event %+v, want the loss of the object", e)
+	}
+}
+
+// A policy that cannot be read is one all the same: without it more would be allowed than
+// somebody meant.
+func TestUnreadablePoliciesStandForThemselves(t *testing.T) {
+	endpoint := startEmbedded(t, etcdserver.Config{}).Endpoint()
+	raw := rawClient(t, endpoint)
+	s := open(t, etcd.Config{Endpoints: []string{endpoint}})
+	list, err := s.List(t.Context(), datastore.KindNetworkPolicy)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w, err := s.Watch(t.Context(), datastore.KindNetworkPolicy, list.ResourceVersion)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Stop()
+	const path = "/fairlead/networkpolicies/shop/web"
+	put := func(value string) {
+		t.Helper()
+		if _, err := raw.Put(t.Context(), path, value); err != nil {
+			t.Fatal(err)
+		}
+	}
+	put("torn")
+	put(`{"apiVersion":"networking.k8s.io/v1","kind":"NetworkPolicy","metadata":{"name":"web","namespace":"shop"},"spec":{"podSelector":{}}}`)
+	put(`{"apiVersion":"networking.k8s.io/v1","kind":"NetworkPolicy","metadata":{"name":"web","namespace":"shop"},"spec":{"podSelector":{},"ingress":"all"}}`)
+	for i, want := range []struct {
+		typ        datastore.EventType
+		unreadable bool
+	}{{datastore.Added, true}, {datastore.Modified, false}, {datastore.Modified, true}} {
+		e, _ := nextEvent(t, w)
+		if e.Type != want.typ || datastore.KeyOf(e.Object) != (datastore.Key{Namespace: "shop", Name: "web"}) || (datastore.Unreadable(e.Object) != "") != want.unreadable || e.Object.GetResourceVersion() != e.ResourceVersion {
+			t.Errorf("event %d: %s of %+v, want %+v", i, e.Type, e.Object, want)
+		}
+	}
+	if list, err = s.List(t.Context(), datastore.KindNetworkPolicy); err != nil || len(list.Items) != 1 || datastore.Unreadable(list.Items[0]) == "" {
+		t.Fatalf("listed %v, %v", list.Items, err)
+	}
+	// What stands for it is not written in its place.
+	if _, err := s.Update(t.Context(), list.Items[0]); !apierrors.IsInternalError(err) {
+		t.Errorf("update: %v, want InternalError", err)
+	}
+	if _, err := raw.Delete(t.Context(), path); err != nil {
+		t.Fatal(err)
+	}
+	if e, _ := nextEvent(t, w); e.Type != datastore.Deleted {
+		t.Errorf("event %+v, want the deletion", e)
+	}
+}
+
+// Nothing is made in a namespace that does not exist, but in those that every cluster has.
+func TestNamespaceMustExist(t *testing.T) {
+	s := open(t, etcd.Config{Endpoints: []string{startEmbedded(t, etcdserver.Config{}).Endpoint()}})
+	policy := func(namespace string) datastore.Object {
+		p := &networkingv1.NetworkPolicy{}
+		p.Namespace, p.Name = namespace, "p"
+		return p
+	}
+	_, err := s.Create(t.Context(), policy("shop"))
+	var status apierrors.APIStatus
+	if !apierrors.IsNotFound(err) || !errors.As(err, &status) || status.Status().Details.Kind != "namespaces" || status.Status().Details.Name != "shop" {
+		t.Errorf("without its namespace: %v", err)
+	}
+	for _, name := range []string{"default", "kube-system"} {
+		if _, err := s.Create(t.Context(), policy(name)); err != nil {
+			t.Errorf("in %s: %v", name, err)
+		}
+	}
+	shop := &corev1.Namespace{}
+	shop.Name = "shop"
+	if _, err := s.Create(t.Context(), shop); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Create(t.Context(), policy("shop")); err != nil {
+		t.Errorf("with its namespace: %v", err)
+	}
+	if _, err := s.Create(t.Context(), policy("shop")); !apierrors.IsAlreadyExists(err) {
+		t.Errorf("again: %v, want AlreadyExists", err)
 	}
 }
 

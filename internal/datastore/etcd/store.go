@@ -101,6 +101,21 @@ func (s *Store) decode(r *datastore.Resource, kv *mvccpb.KeyValue, revision int6
 	return datastore.Decode(r.Kind, key, kv.Value, strconv.FormatInt(revision, 10))
 }
 
+// read is decode for those who follow the kind: what cannot be read is told, and what
+// stands for it is returned, or nil.
+func (s *Store) read(r *datastore.Resource, kv *mvccpb.KeyValue, revision int64) datastore.Object {
+	o, err := s.decode(r, kv, revision)
+	if err == nil {
+		return o
+	}
+	s.config.OnCorrupt(string(kv.Key), err)
+	key, bad := s.keyOf(r, kv.Key)
+	if bad != nil {
+		return nil
+	}
+	return datastore.StandIn(r.Kind, key, kv.Value, strconv.FormatInt(revision, 10), err)
+}
+
 func (s *Store) errCorrupt(path string, err error) error {
 	s.config.OnCorrupt(path, err)
 	return apierrors.NewInternalError(fmt.Errorf("the value at %s in etcd cannot be read (%w): delete the object and create it anew", path, err))
@@ -194,12 +209,9 @@ func (s *Store) pages(ctx context.Context, r *datastore.Resource, page func(firs
 		}
 		objects := make([]datastore.Object, 0, len(resp.Kvs))
 		for _, kv := range resp.Kvs {
-			o, err := s.decode(r, kv, kv.ModRevision)
-			if err != nil {
-				s.config.OnCorrupt(string(kv.Key), err)
-				continue
+			if o := s.read(r, kv, kv.ModRevision); o != nil {
+				objects = append(objects, o)
 			}
-			objects = append(objects, o)
 		}
 		page(first, objects)
 		more = resp.More && len(resp.Kvs) > 0
@@ -224,6 +236,15 @@ func (s *Store) Create(ctx context.Context, o datastore.Object) (datastore.Objec
 	if err != nil {
 		return nil, err
 	}
+	if home, needed := datastore.Home(admitted); needed {
+		n, path, err := s.lookup(datastore.KindNamespace, home)
+		if err == nil {
+			_, err = s.get(ctx, n, home, path)
+		}
+		if err != nil { // Above all that it is not found.
+			return nil, err
+		}
+	}
 	return nil, apierrors.NewAlreadyExists(r.GroupResource(), admitted.GetName())
 }
 
@@ -234,8 +255,19 @@ func (s *Store) lister(ctx context.Context) datastore.Lister {
 	}
 }
 
+// home is the path of the Namespace that must exist for an object to be created; empty if
+// none must.
+func (s *Store) home(o datastore.Object) (string, error) {
+	key, needed := datastore.Home(o)
+	if !needed {
+		return "", nil
+	}
+	_, path, err := s.lookup(datastore.KindNamespace, key)
+	return path, err
+}
+
 // put writes an object if its key's last change is of the given revision, 0 for a
-// key that does not exist. ok is false if it is not.
+// key that does not exist, and its namespace does. ok is false if it is not.
 func (s *Store) put(ctx context.Context, verb string, o datastore.Object, revision int64) (stored datastore.Object, ok bool, err error) {
 	r, err := datastore.LookupObject(o)
 	if err != nil {
@@ -244,13 +276,23 @@ func (s *Store) put(ctx context.Context, verb string, o datastore.Object, revisi
 	key := datastore.KeyOf(o)
 	raw, err := datastore.Encode(o)
 	if err != nil {
-		return nil, false, apierrors.NewInternalError(err)
+		return nil, false, err
 	}
 	path := s.path(r, key)
+	conditions := []clientv3.Cmp{clientv3.Compare(clientv3.ModRevision(path), "=", revision)}
+	if revision == 0 {
+		home, err := s.home(o)
+		if err != nil {
+			return nil, false, err
+		}
+		if home != "" {
+			conditions = append(conditions, clientv3.Compare(clientv3.CreateRevision(home), ">", 0))
+		}
+	}
 	var resp *clientv3.TxnResponse
 	err = s.call(ctx, fmt.Sprintf("%s %s %s", verb, r.Kind, key), func(ctx context.Context) (err error) {
 		resp, err = s.client.Txn(ctx).
-			If(clientv3.Compare(clientv3.ModRevision(path), "=", revision)).
+			If(conditions...).
 			Then(clientv3.OpPut(path, string(raw))).
 			Commit()
 		return err

@@ -178,8 +178,9 @@ func (w *watch) deliver(ctx context.Context, send func(datastore.Event) error) e
 }
 
 // decode turns a change of a key into a change of an object. A value that cannot
-// be read counts as no object, before and after: to a consumer the object appears
-// when it becomes readable and is deleted when it stops being so.
+// be read counts as what stands for it, or as no object, before and after: then the
+// object appears to a consumer when it becomes readable and is deleted when it stops
+// being so.
 func (w *watch) decode(e *clientv3.Event) (datastore.Event, bool) {
 	out := datastore.Event{ResourceVersion: strconv.FormatInt(e.Kv.ModRevision, 10)}
 	before := w.object(e.PrevKv, e.Kv.ModRevision)
@@ -222,10 +223,5 @@ func (w *watch) object(kv *mvccpb.KeyValue, revision int64) datastore.Object {
 	if kv == nil {
 		return nil
 	}
-	o, err := w.store.decode(w.resource, kv, revision)
-	if err != nil {
-		w.store.config.OnCorrupt(string(kv.Key), err)
-		return nil
-	}
-	return o
+	return w.store.read(w.resource, kv, revision)
 }

@@ -231,7 +231,7 @@ func (s *Store) Close() error {
 func (s *Store) put(kind datastore.Kind, t datastore.EventType, o datastore.Object) (datastore.Object, error) {
 	raw, err := datastore.Encode(o)
 	if err != nil {
-		return nil, apierrors.NewInternalError(err)
+		return nil, err
 	}
 	key := datastore.KeyOf(o)
 	stored, err := datastore.Decode(kind, key, raw, format(s.revision+1))

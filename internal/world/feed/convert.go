@@ -1,6 +1,8 @@
 package feed
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -28,6 +30,9 @@ const annotationStaticUID = "kubernetes.io/config.hash"
 // does not know, or with a name that no datastore accepts, gives nil and a Problem.
 func Convert(kind world.Kind, o datastore.Object) (any, []world.Problem) {
 	c := converter{kind: kind, key: keyOf(o)}
+	if name := o.GetName(); name != c.key.Name {
+		c.problem("metadata.name", "InvalidName", fmt.Sprintf("%.80q is not a name that Kubernetes allows: the policy counts, as %s", name, c.key.Name))
+	}
 	if !validName(c.key) {
 		// Somebody wrote past all checks. Names become those of rules and sets, and one
 		// that the kernel refuses would keep everything else from it.
@@ -60,11 +65,24 @@ func (c *converter) value(o datastore.Object) any {
 	case *v1alpha1.NetNamespace:
 		return &world.NetNamespace{Name: o.Name, VNI: c.vni("spec.vni", o.Spec.VNI), Global: o.Spec.Global}
 	case *networkingv1.NetworkPolicy:
-		return networkPolicy(o)
+		c.unreadable(o, "the pods that it selects are isolated, all of the namespace unless podSelector can be read, and it allows nothing")
+		p := networkPolicy(o)
+		p.Name = c.key.Name
+		return p
 	case *policyv1beta1.ClusterNetworkPolicy:
-		return clusterNetworkPolicy(o)
+		c.unreadable(o, "everything to and from its subject is denied, and nothing if that cannot be read")
+		p := clusterNetworkPolicy(o)
+		p.Name = c.key.Name
+		return p
 	}
 	return nil
+}
+
+// unreadable tells of an object that only stands for one.
+func (c *converter) unreadable(o datastore.Object, means string) {
+	if why := datastore.Unreadable(o); why != "" {
+		c.problem("", "Unreadable", fmt.Sprintf("%s: %s: delete it and create it anew", why, means))
+	}
 }
 
 func validName(k world.Key) bool {
@@ -72,9 +90,19 @@ func validName(k world.Key) bool {
 		(k.Namespace == "" || len(apivalidation.NameIsDNSLabel(k.Namespace, false)) == 0)
 }
 
+// keyOf is the key of an object in the world. A policy under a name that cannot be must
+// not be left out, for more would be allowed without it: it gets one that can.
 func keyOf(o datastore.Object) world.Key {
-	k := datastore.KeyOf(o)
-	return world.Key{Namespace: k.Namespace, Name: k.Name}
+	k := world.Key{Namespace: o.GetNamespace(), Name: o.GetName()}
+	switch o.(type) {
+	case *networkingv1.NetworkPolicy, *policyv1beta1.ClusterNetworkPolicy:
+		if !validName(world.Key{Name: k.Name}) {
+			const hashed = 8 // bytes
+			sum := sha256.Sum256([]byte(k.Name))
+			k.Name = "invalid-name-" + hex.EncodeToString(sum[:hashed])
+		}
+	}
+	return k
 }
 
 // converter gathers the problems of one object.

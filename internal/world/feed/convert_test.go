@@ -2,6 +2,7 @@ package feed_test
 
 import (
 	"encoding/json"
+	"errors"
 	"net/netip"
 	"strings"
 	"testing"
@@ -189,6 +190,30 @@ status: {phase: Succeeded, podIP: 10.0.0.7, podIPs: [{ip: 10.0.0.7}, {ip: nonsen
 	}
 }
 
+// A policy under such a name is one all the same, and so is what only stands for one.
+func TestConvertKeepsPolicies(t *testing.T) {
+	policy := &networkingv1.NetworkPolicy{}
+	policy.Namespace, policy.Name = "shop", "Deny All\n"
+	value, problems := feed.Convert(world.KindNetworkPolicy, policy)
+	p, ok := value.(*world.NetworkPolicy)
+	if !ok || p.Namespace != "shop" || !strings.HasPrefix(p.Name, "invalid-name-") || len(problems) != 1 || problems[0].Key.Name != p.Name || !strings.Contains(problems[0].Message, `"Deny All\n"`) {
+		t.Errorf("%+v, %v", value, problems)
+	}
+	cluster := &policyv1beta1.ClusterNetworkPolicy{}
+	if value, problems = feed.Convert(world.KindClusterNetworkPolicy, cluster); value == nil || len(problems) != 1 {
+		t.Errorf("%+v, %v", value, problems)
+	}
+	for kind, key := range map[datastore.Kind]datastore.Key{
+		datastore.KindNetworkPolicy: {Namespace: "shop", Name: "web"}, datastore.KindClusterNetworkPolicy: {Name: "web"},
+	} {
+		o := datastore.StandIn(kind, key, nil, "1", errors.New("torn"))
+		value, problems := feed.Convert(world.Kind(kind), o)
+		if value == nil || len(problems) != 1 || problems[0].Reason != "Unreadable" || !strings.HasPrefix(problems[0].Message, "torn: ") || problems[0].Key.Name != "web" {
+			t.Errorf("%s: %+v, %v", kind, value, problems)
+		}
+	}
+}
+
 func TestConvertUnknownType(t *testing.T) {
 	got, problems := feed.Convert(world.KindPod, &corev1.Service{})
 	if got != nil || len(problems) != 1 {
@@ -230,6 +255,9 @@ func FuzzConvert(f *testing.F) {
 				continue
 			}
 			key := world.Key{Namespace: o.GetNamespace(), Name: o.GetName()}
+			if len(problems) > 0 && problems[0].Reason == "InvalidName" {
+				key = problems[0].Key // A policy counts all the same.
+			}
 			if s := world.NewStore(nil).Apply(world.Change{Kind: kind, Key: key, Object: value}); s.Revision != 1 {
 				t.Fatalf("the world did not take a %s: %+v", kind, value)
 			}

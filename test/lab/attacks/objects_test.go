@@ -73,12 +73,12 @@ metadata: {name: after-vpc, labels: {vpc: after}}
 ---
 apiVersion: v1
 kind: Pod
-metadata: {name: a, namespace: after-vpc}
+metadata: {name: a, namespace: after-vpc, annotations: {fairlead.dev/subnet: after}} # a node may hear of the Pod before the VPC
 spec: {nodeName: node-1, containers: [{name: c}]}
 ---
 apiVersion: v1
 kind: Pod
-metadata: {name: b, namespace: after-vpc}
+metadata: {name: b, namespace: after-vpc, annotations: {fairlead.dev/subnet: after}}
 spec: {nodeName: node-2, containers: [{name: c}]}
 `)
 	for _, name := range []string{"before/a", "before/b", "after/a", "after/b", "after-vpc/a", "after-vpc/b"} {
@@ -282,12 +282,18 @@ func writeRaw(t *testing.T, l *labtest.Lab) {
 	}
 	all := datastore.Kinds()
 	for _, kind := range all {
+		// A policy that cannot be read isolates its namespace: not that of the pods that are
+		// probed.
+		namespace := "before"
+		if kind == datastore.KindNetworkPolicy {
+			namespace = "raw-policies"
+		}
 		for i, junk := range []string{
 			"", "null", "[]", "{}", "\x00\xff", "{", strings.Repeat("[", 100000), strings.Repeat(`{"metadata":`, 30000), `{"metadata":{"name":7}}`,
 			`{"apiVersion":"v1","kind":"Secret","metadata":{"name":"junk"}}`, strings.Repeat("x", 1<<20),
 		} {
 			put(kind, fmt.Sprintf("junk-%d", i), []byte(junk))
-			put(kind, fmt.Sprintf("before/junk-%d", i), []byte(junk))
+			put(kind, fmt.Sprintf("%s/junk-%d", namespace, i), []byte(junk))
 		}
 		put(kind, "../../x", []byte("{}"))
 		put(kind, "", []byte("{}"))
