@@ -117,8 +117,12 @@ func (n *NS) Close() error {
 
 // Do runs fn on a thread that is inside of the namespace, and waits for it. What
 // fn opens (sockets, files below /proc/sys/net) belongs to the namespace for good;
-// goroutines that it starts do not run there.
+// goroutines that it starts do not run there. Where the calling thread is in the
+// namespace already, as every thread of a process in its own one is, fn runs on it.
 func (n *NS) Do(fn func() error) error {
+	if done, err := n.doHere(fn); done {
+		return err
+	}
 	done := make(chan error, 1)
 	go func() {
 		err := errors.New("the function ended its goroutine")
@@ -126,6 +130,17 @@ func (n *NS) Do(fn func() error) error {
 		err = n.run(fn)
 	}()
 	return <-done
+}
+
+// doHere runs fn on the calling thread if that is in the namespace.
+func (n *NS) doHere(fn func() error) (done bool, err error) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	var st unix.Stat_t
+	if unix.Stat(self, &st) != nil || (ID{Dev: st.Dev, Inode: st.Ino}) != n.id {
+		return false, nil
+	}
+	return true, fn()
 }
 
 // run must be called in a goroutine of its own: if the thread cannot be brought

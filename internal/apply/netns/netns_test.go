@@ -135,3 +135,34 @@ func TestIdentityAndEnd(t *testing.T) {
 		t.Error("the process's namespace has the identity of the fresh one")
 	}
 }
+
+func TestDoRunsWhereTheThreadIsInsideAlready(t *testing.T) {
+	inside, other := netnstest.New(t), netnstest.New(t)
+	err := inside.Do(func() error {
+		thread, want := unix.Gettid(), errors.New("of the function")
+		err := inside.Do(func() error {
+			if got := unix.Gettid(); got != thread {
+				t.Errorf("Do ran on thread %d, want the caller's %d", got, thread)
+			}
+			return want
+		})
+		if !errors.Is(err, want) {
+			t.Errorf("Do returned %v, want %v", err, want)
+		}
+		if err := other.Do(func() error {
+			if got := inode(t); got != other.ID().Inode {
+				t.Errorf("the thread is in namespace %d, want %d", got, other.ID().Inode)
+			}
+			return nil
+		}); err != nil {
+			t.Error(err)
+		}
+		if got := inode(t); got != inside.ID().Inode {
+			t.Errorf("afterwards the thread is in namespace %d, want %d", got, inside.ID().Inode)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}

@@ -1,13 +1,14 @@
 package rtnl
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"net/netip"
+	"sync"
+	"syscall"
 
-	"github.com/vishvananda/netlink"
-	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
 	"github.com/fairlead-sdn/fairlead/internal/apply/netns"
@@ -16,71 +17,120 @@ import (
 // conn is one request socket of a network namespace. It is safe for concurrent
 // use: requests follow one another.
 type conn struct {
-	sockets map[int]*nl.SocketHandle
+	mu  sync.Mutex
+	fd  int
+	seq uint32
+	buf []byte
 	// refuse, if not nil, may refuse a change instead of the kernel. For tests.
 	refuse func() error
 }
 
-// answerTimeout is how long, in seconds, an answer of the kernel may take. Only a
-// kernel that hangs needs longer.
-const answerTimeout = 30
+const (
+	// answerTimeout is how long, in seconds, an answer of the kernel may take. Only a
+	// kernel that hangs needs longer.
+	answerTimeout = 30
+	// ackSize holds any word of the kernel about a change, in bytes; answerSize any
+	// datagram of a dump, which the kernel makes no larger than 32 KiB, and any object.
+	ackSize    = 4 << 10
+	answerSize = 64 << 10
+)
 
-func dial(ns *netns.NS) (*conn, error) {
+// dial opens a socket in a namespace, and does there what also says, with the one
+// visit.
+func dial(ns *netns.NS, also func() error) (*conn, error) {
 	var c *conn
 	err := ns.Do(func() (err error) {
-		c, err = dialHere()
+		if c, err = dialHere(); err != nil {
+			return fmt.Errorf("talk to network namespace %s: %w", ns, err)
+		}
+		if also == nil {
+			return nil
+		}
+		if err = also(); err != nil {
+			c.close()
+		}
 		return err
 	})
 	if err != nil {
-		return nil, fmt.Errorf("talk to network namespace %s: %w", ns, err)
+		return nil, err
 	}
 	return c, nil
 }
 
 // dialHere opens a socket in the namespace of the thread.
 func dialHere() (*conn, error) {
-	s, err := nl.Subscribe(unix.NETLINK_ROUTE)
+	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_ROUTE)
 	if err != nil {
 		return nil, fmt.Errorf("open netlink socket: %w", err)
 	}
 	tv := unix.Timeval{Sec: answerTimeout}
-	err = errors.Join(
-		s.SetSendTimeout(&tv), s.SetReceiveTimeout(&tv), s.SetExtAck(true),
-		// The kernel filters dumps by what the request says (4.20 and later).
-		unix.SetsockoptInt(s.GetFd(), unix.SOL_NETLINK, unix.NETLINK_GET_STRICT_CHK, 1),
-	)
+	err = errors.Join(unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_SNDTIMEO, &tv), unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &tv))
+	for _, option := range []int{
+		unix.NETLINK_EXT_ACK, unix.NETLINK_CAP_ACK,
+		unix.NETLINK_GET_STRICT_CHK, // the kernel filters dumps by what the request says (4.20 and later)
+	} {
+		err = errors.Join(err, unix.SetsockoptInt(fd, unix.SOL_NETLINK, option, 1))
+	}
 	if err != nil {
-		s.Close()
+		unix.Close(fd)
 		return nil, fmt.Errorf("prepare netlink socket: %w", err)
 	}
-	return &conn{sockets: map[int]*nl.SocketHandle{unix.NETLINK_ROUTE: {Socket: s}}}, nil
+	return &conn{fd: fd}, nil
 }
 
-func (c *conn) close() { c.sockets[unix.NETLINK_ROUTE].Close() }
+func (c *conn) close() { unix.Close(c.fd) }
 
-func (c *conn) request(kind, flags int, m message) *nl.NetlinkRequest {
-	r := nl.NewNetlinkRequest(kind, flags)
-	r.Sockets = c.sockets
-	r.AddRawData(m)
-	return r
+// request is one message to the kernel.
+type request struct {
+	kind, flags int
+	body        message
 }
 
 // do sends a change and waits for the kernel's word.
 func (c *conn) do(kind, flags int, m message) error {
-	if c.refuse != nil {
-		if err := c.refuse(); err != nil {
-			return err
+	return c.change(request{kind, flags, m})
+}
+
+func (c *conn) change(r request) error {
+	if errs := c.batch([]request{r}); errs != nil {
+		return errs[0]
+	}
+	return nil
+}
+
+// batch sends changes, which the kernel makes one after the other whether one before has
+// failed or not, and waits for its word. It returns nil, or what became of each.
+func (c *conn) batch(rs []request) []error {
+	if len(rs) == 0 {
+		return nil
+	}
+	sent, refused := len(rs), error(nil)
+	for i := 0; c.refuse != nil && refused == nil && i < len(rs); i++ {
+		if refused = c.refuse(); refused != nil {
+			sent = i
 		}
 	}
-	_, err := c.request(kind, flags|unix.NLM_F_ACK, m).Execute(unix.NETLINK_ROUTE, 0)
-	return err
+	var errs []error
+	if sent > 0 {
+		rs[sent-1].flags |= unix.NLM_F_ACK // of those before, the kernel tells what has failed
+		_, errs = c.exchange(rs[:sent], ackSize)
+	}
+	if refused == nil {
+		return errs
+	}
+	all := make([]error, len(rs))
+	copy(all, errs)
+	for i := sent; i < len(rs); i++ {
+		all[i] = refused
+	}
+	return all
 }
 
 // get asks for one object.
 func (c *conn) get(kind int, m message) ([]byte, error) {
-	answers, err := c.request(kind, 0, m).Execute(unix.NETLINK_ROUTE, 0)
-	if err != nil {
-		return nil, err
+	answers, errs := c.exchange([]request{{kind, 0, m}}, answerSize)
+	if errs != nil {
+		return nil, errs[0]
 	}
 	if len(answers) == 0 {
 		return nil, errors.New("the kernel sent an empty answer")
@@ -91,15 +141,147 @@ func (c *conn) get(kind int, m message) ([]byte, error) {
 // dumpTries bounds how often a dump is repeated that changes interrupted.
 const dumpTries = 10
 
+var errDumpInterrupted = errors.New("changes interrupted the dump")
+
 // dump asks for all objects. A dump that a change interrupted may lack some, and
 // is done again.
 func (c *conn) dump(kind int, m message) ([][]byte, error) {
 	for try := 1; ; try++ {
-		answers, err := c.request(kind, unix.NLM_F_DUMP, m).Execute(unix.NETLINK_ROUTE, 0)
-		if !errors.Is(err, netlink.ErrDumpInterrupted) || try == dumpTries {
-			return answers, err
+		answers, errs := c.exchange([]request{{kind, unix.NLM_F_DUMP, m}}, answerSize)
+		if errs == nil {
+			return answers, nil
+		}
+		if !errors.Is(errs[0], errDumpInterrupted) || try == dumpTries {
+			return answers, errs[0]
 		}
 	}
+}
+
+// exchange sends requests in one datagram, and receives, size bytes at most at a time,
+// until the last one is answered. It returns the objects in the answers, and nil, or an
+// error or nil for each request.
+func (c *conn) exchange(rs []request, size int) (objects [][]byte, errs []error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	fail := func(i int, err error) {
+		if errs == nil {
+			errs = make([]error, len(rs))
+		}
+		errs[i] = err
+	}
+	first := c.seq + 1
+	if err := c.send(rs); err != nil {
+		for i := range rs {
+			fail(i, err)
+		}
+		return nil, errs
+	}
+	if len(c.buf) < size {
+		c.buf = make([]byte, size)
+	}
+	for ended := false; !ended; {
+		messages, err := c.receive()
+		if err != nil {
+			for i := range rs {
+				fail(i, err) // what became of it is not known
+			}
+			return objects, errs
+		}
+		for _, m := range messages {
+			i := int(int32(m.Header.Seq - first))
+			if i < 0 || i >= len(rs) || ended {
+				continue // late, of a request that was given up
+			}
+			final := i == len(rs)-1
+			interrupted := m.Header.Flags&unix.NLM_F_DUMP_INTR != 0
+			switch m.Header.Type {
+			case unix.NLMSG_ERROR, unix.NLMSG_DONE:
+				if err := verdict(m); err != nil {
+					fail(i, err)
+				}
+				ended = final
+			default:
+				objects = append(objects, bytes.Clone(m.Data))
+				ended = final && m.Header.Flags&unix.NLM_F_MULTI == 0
+			}
+			if interrupted && errs == nil {
+				fail(i, errDumpInterrupted)
+			}
+		}
+	}
+	return objects, errs
+}
+
+// send numbers requests and hands them to the kernel, which has served them when it
+// returns.
+func (c *conn) send(rs []request) error {
+	n := 0
+	for _, r := range rs {
+		n += unix.SizeofNlMsghdr + (len(r.body)+3)&^3
+	}
+	out := make([]byte, 0, n)
+	for _, r := range rs {
+		c.seq++
+		out = binary.NativeEndian.AppendUint32(out, uint32(unix.SizeofNlMsghdr+len(r.body)))
+		out = binary.NativeEndian.AppendUint16(out, uint16(r.kind))
+		out = binary.NativeEndian.AppendUint16(out, uint16(r.flags|unix.NLM_F_REQUEST))
+		out = binary.NativeEndian.AppendUint32(out, c.seq)
+		out = binary.NativeEndian.AppendUint32(out, 0)
+		out = append(out, r.body...)
+		for len(out)%4 != 0 {
+			out = append(out, 0)
+		}
+	}
+	for {
+		err := unix.Sendto(c.fd, out, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK})
+		if !errors.Is(err, unix.EINTR) {
+			return err
+		}
+	}
+}
+
+// receive reads one datagram of the kernel. The messages are valid until the next.
+func (c *conn) receive() ([]syscall.NetlinkMessage, error) {
+	for {
+		n, from, err := unix.Recvfrom(c.fd, c.buf, unix.MSG_TRUNC)
+		switch {
+		case errors.Is(err, unix.EINTR):
+			continue
+		case errors.Is(err, unix.EAGAIN):
+			return nil, fmt.Errorf("the kernel does not answer within %d s", answerTimeout)
+		case err != nil:
+			return nil, err
+		case n > len(c.buf):
+			return nil, fmt.Errorf("an answer of the kernel has %d bytes, at most %d are expected", n, len(c.buf))
+		}
+		if k, ok := from.(*unix.SockaddrNetlink); ok && k.Pid == 0 {
+			return syscall.ParseNetlinkMessage(c.buf[:n])
+		}
+	}
+}
+
+// verdict is the error that the kernel answers with, nil for success, and its words if
+// it has any.
+func verdict(m syscall.NetlinkMessage) error {
+	if len(m.Data) < 4 {
+		return nil // the end of a dump
+	}
+	code := int32(binary.NativeEndian.Uint32(m.Data))
+	if code == 0 || m.Header.Type == unix.NLMSG_DONE && code > 0 {
+		return nil
+	}
+	words := ""
+	if rest := m.Data[4:]; m.Header.Type == unix.NLMSG_ERROR && m.Header.Flags&unix.NLM_F_ACK_TLVS != 0 && len(rest) >= unix.SizeofNlMsghdr {
+		attributes(rest[unix.SizeofNlMsghdr:], func(kind uint16, v []byte) {
+			if kind == unix.NLMSGERR_ATTR_MSG {
+				words = text(v)
+			}
+		})
+	}
+	if words != "" {
+		return fmt.Errorf("%w: %s", unix.Errno(-code), words)
+	}
+	return unix.Errno(-code)
 }
 
 // message is the body of a request: a fixed header and attributes.

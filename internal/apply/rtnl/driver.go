@@ -37,8 +37,8 @@ type Config struct {
 type Driver struct {
 	ns  *netns.NS
 	log *slog.Logger
-	// dial opens a socket in the namespace of a pod.
-	dial    func(*netns.NS) (*conn, error)
+	// dial opens a socket in the namespace of a pod, and does there what the function says.
+	dial    func(*netns.NS, func() error) (*conn, error)
 	conn    *conn
 	monitor *monitor
 	remover *remover
@@ -97,10 +97,10 @@ func Open(c Config) (_ *Driver, err error) {
 	if d.monitor, err = listen(c.NS); err != nil {
 		return nil, err
 	}
-	if d.conn, err = dial(c.NS); err != nil {
+	if d.conn, err = dial(c.NS, nil); err != nil {
 		return nil, errors.Join(err, d.monitor.close())
 	}
-	removals, err := dial(c.NS)
+	removals, err := dial(c.NS, nil)
 	if err != nil {
 		d.conn.close()
 		return nil, errors.Join(err, d.monitor.close())

@@ -187,23 +187,30 @@ func (c *conn) setUp(index int, up bool) error {
 	if up {
 		flags = unix.IFF_UP
 	}
-	return c.do(unix.RTM_NEWLINK, 0, linkHeader(index, flags, unix.IFF_UP))
+	return c.change(linkRequest(linkHeader(index, flags, unix.IFF_UP)))
 }
+
+// linkRequest changes a link.
+func linkRequest(m message) request { return request{unix.RTM_NEWLINK, 0, m} }
 
 func (c *conn) setNoARP(index int) error {
 	return c.do(unix.RTM_NEWLINK, 0, linkHeader(index, unix.IFF_NOARP, unix.IFF_NOARP))
 }
 
-func (c *conn) setMAC(index int, mac packet.MAC) error {
+func (c *conn) setMAC(index int, mac packet.MAC) error { return c.change(macRequest(index, mac)) }
+
+func macRequest(index int, mac packet.MAC) request {
 	m := linkHeader(index, 0, 0)
 	m.add(unix.IFLA_ADDRESS, mac[:])
-	return c.do(unix.RTM_NEWLINK, 0, m)
+	return linkRequest(m)
 }
 
-func (c *conn) setMTU(index, mtu int) error {
+func (c *conn) setMTU(index, mtu int) error { return c.change(mtuRequest(index, mtu)) }
+
+func mtuRequest(index, mtu int) request {
 	m := linkHeader(index, 0, 0)
 	m.addUint32(unix.IFLA_MTU, uint32(mtu))
-	return c.do(unix.RTM_NEWLINK, 0, m)
+	return linkRequest(m)
 }
 
 // removeLink deletes a link; one that is gone already is no error. The kernel

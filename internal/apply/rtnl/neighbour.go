@@ -79,9 +79,13 @@ func (c *conn) neighbours() (map[neighKey]packet.MAC, error) {
 }
 
 func (c *conn) setNeighbour(k neighKey, mac packet.MAC) error {
+	return c.change(neighbourRequest(k, mac))
+}
+
+func neighbourRequest(k neighKey, mac packet.MAC) request {
 	m := neighHeader(k, unix.NUD_PERMANENT)
 	m.add(unix.NDA_LLADDR, mac[:])
-	return c.do(unix.RTM_NEWNEIGH, unix.NLM_F_CREATE|unix.NLM_F_REPLACE, m)
+	return request{unix.RTM_NEWNEIGH, unix.NLM_F_CREATE | unix.NLM_F_REPLACE, m}
 }
 
 func (c *conn) removeNeighbour(k neighKey) error {
@@ -135,14 +139,18 @@ func (c *conn) addresses() (map[addrKey]bool, error) {
 
 // addAddress adds an address that is usable at once (no duplicate address
 // detection) and brings no route of its prefix along.
-func (c *conn) addAddress(k addrKey) error {
+func (c *conn) addAddress(k addrKey) error { return c.change(addressRequest(k)) }
+
+func addressRequest(k addrKey) request {
 	m := addrHeader(k)
 	m[2] = unix.IFA_F_NODAD
 	m.addUint32(unix.IFA_FLAGS, unix.IFA_F_NODAD|unix.IFA_F_NOPREFIXROUTE)
-	return c.do(unix.RTM_NEWADDR, unix.NLM_F_CREATE|unix.NLM_F_EXCL, m)
+	return request{unix.RTM_NEWADDR, unix.NLM_F_CREATE | unix.NLM_F_EXCL, m}
 }
 
-func (c *conn) removeAddress(k addrKey) error { return gone(c.do(unix.RTM_DELADDR, 0, addrHeader(k))) }
+func (c *conn) removeAddress(k addrKey) error { return gone(c.change(addressRemoval(k))) }
+
+func addressRemoval(k addrKey) request { return request{unix.RTM_DELADDR, 0, addrHeader(k)} }
 
 // gone turns "there is no such thing" into success: that is what a removal wants.
 func gone(err error) error {

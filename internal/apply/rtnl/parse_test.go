@@ -1,6 +1,7 @@
 package rtnl
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"syscall"
@@ -9,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
+	"github.com/fairlead-sdn/fairlead/internal/apply/netns/netnstest"
 	"github.com/fairlead-sdn/fairlead/internal/claims"
 )
 
@@ -58,5 +60,53 @@ func TestRouteMessage(t *testing.T) {
 		if !ok || table != claims.RouteTable || !got.equal(want) {
 			t.Errorf("%s: read back as (-want +got):\n%s", want.dst, cmp.Diff(fmt.Sprintf("%+v", want), fmt.Sprintf("%+v", got)))
 		}
+	}
+}
+
+func TestABatchTellsWhatBecameOfEach(t *testing.T) {
+	c, err := dial(netnstest.New(t), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.close()
+	here := addressRequest(addrKey{1, netip.MustParsePrefix("10.0.0.1/32")})
+	there := addressRequest(addrKey{1, netip.MustParsePrefix("10.0.0.2/32")})
+	nowhere := addressRequest(addrKey{99, netip.MustParsePrefix("10.0.0.3/32")})
+	stop := errors.New("stop")
+	tests := []struct {
+		name   string
+		batch  []request
+		refuse int // from which request on; -1 for none
+		want   []error
+	}{
+		{"nothing", nil, -1, nil},
+		{"all succeed", []request{here, there}, -1, nil},
+		{"the first, the one in the middle and the last fail", []request{here, addressRemoval(addrKey{1, netip.MustParsePrefix("10.0.0.2/32")}), nowhere, there, nowhere}, -1, []error{unix.EEXIST, nil, unix.ENODEV, nil, unix.ENODEV}},
+		{"one fails, the next is refused", []request{here, nowhere}, 1, []error{unix.EEXIST, stop}},
+		{"all are refused", []request{here, there}, 0, []error{stop, stop}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			count := 0
+			c.refuse = func() error {
+				if count++; tt.refuse >= 0 && count > tt.refuse {
+					return stop
+				}
+				return nil
+			}
+			got := c.batch(tt.batch)
+			if len(got) != len(tt.want) {
+				t.Fatalf("got %v, want %v", got, tt.want)
+			}
+			for i := range got {
+				if !errors.Is(got[i], tt.want[i]) {
+					t.Errorf("request %d: got %v, want %v", i, got[i], tt.want[i])
+				}
+			}
+		})
+	}
+	// What lies unread from a batch that failed is no answer to the next request.
+	if _, ok, err := c.link("lo"); err != nil || !ok {
+		t.Errorf("look for lo: %t, %v", ok, err)
 	}
 }

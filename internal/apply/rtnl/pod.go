@@ -53,8 +53,8 @@ type podChange struct {
 	diff apply.Difference
 	// theirs marks what the pod's own people may have done on purpose: it is
 	// changed only while the port is being set up, not in a running pod.
-	theirs bool
-	do     func(c *conn) error
+	theirs  bool
+	request request
 }
 
 // plan compares a pod's side. given are the addresses that it had from us before.
@@ -67,19 +67,19 @@ func (p pod) plan(want linux.Port, given map[netip.Addr]packet.MAC) []podChange 
 func (p pod) planLink(want linux.Port) []podChange {
 	var out []podChange
 	index := p.link.index
-	add := func(wants, got string, do func(c *conn) error) {
+	add := func(wants, got string, request request) {
 		out = append(out, podChange{diff: apply.Difference{
 			Subsystem: "link", Object: want.Name + " of pod " + want.Pod, Problem: differs, Want: wants, Got: got,
-		}, do: do})
+		}, request: request})
 	}
 	if p.link.mac != want.MAC {
-		add("mac "+want.MAC.String(), "mac "+p.link.mac.String(), func(c *conn) error { return c.setMAC(index, want.MAC) })
+		add("mac "+want.MAC.String(), "mac "+p.link.mac.String(), macRequest(index, want.MAC))
 	}
 	if p.link.mtu != want.MTU {
-		add(fmt.Sprintf("mtu %d", want.MTU), fmt.Sprintf("mtu %d", p.link.mtu), func(c *conn) error { return c.setMTU(index, want.MTU) })
+		add(fmt.Sprintf("mtu %d", want.MTU), fmt.Sprintf("mtu %d", p.link.mtu), mtuRequest(index, want.MTU))
 	}
 	if !p.link.up {
-		add("up true", "up false", func(c *conn) error { return c.setUp(index, true) })
+		add("up true", "up false", linkRequest(linkHeader(index, unix.IFF_UP, unix.IFF_UP)))
 	}
 	return out
 }
@@ -88,30 +88,29 @@ func (p pod) planLink(want linux.Port) []podChange {
 func (p pod) planRest(want linux.Port, given map[netip.Addr]packet.MAC) []podChange {
 	var out []podChange
 	index := p.link.index
-	add := func(subsystem, object, problem, wants, got string, theirs bool, do func(c *conn) error) {
+	add := func(subsystem, object, problem, wants, got string, theirs bool, request request) {
 		out = append(out, podChange{apply.Difference{
 			Subsystem: subsystem, Object: object + " of pod " + want.Pod, Problem: problem, Want: wants, Got: got,
-		}, theirs, do})
+		}, theirs, request})
 	}
 	wanted := map[addrKey]bool{}
 	for _, a := range want.Addresses {
 		k := addrKey{index, netip.PrefixFrom(a, a.BitLen())}
 		wanted[k] = true
 		if !p.addrs[k] {
-			add("address", k.prefix.String(), missing, "", "", false, func(c *conn) error { return c.addAddress(k) })
+			add("address", k.prefix.String(), missing, "", "", false, addressRequest(k))
 		}
 	}
 	for k := range p.addrs {
 		if k.index == index && !wanted[k] {
 			_, wasOurs := given[k.prefix.Addr()]
-			add("address", k.prefix.String(), unexpected, "", "", !wasOurs, func(c *conn) error { return c.removeAddress(k) })
+			add("address", k.prefix.String(), unexpected, "", "", !wasOurs, addressRemoval(k))
 		}
 	}
 	for _, gw := range want.Gateways() {
 		k := neighKey{index, gw}
 		if got, have := p.neighs[k]; !have || got != want.HostMAC {
-			add("neighbour", gw.String(), problem(have), want.HostMAC.String(), got.String(), false,
-				func(c *conn) error { return c.setNeighbour(k, want.HostMAC) })
+			add("neighbour", gw.String(), problem(have), want.HostMAC.String(), got.String(), false, neighbourRequest(k, want.HostMAC))
 		}
 		r := defaultRoute(want.Name, index, gw)
 		got, have := p.routes[r.routeKey]
@@ -123,7 +122,7 @@ func (p pod) planRest(want linux.Port, given map[netip.Addr]packet.MAC) []podCha
 		if have {
 			gotText = got.describe(name)
 		}
-		add("route", r.dst.String(), problem(have), r.describe(name), gotText, have, func(c *conn) error { return c.replaceRoute(r) })
+		add("route", r.dst.String(), problem(have), r.describe(name), gotText, have, routeRequest(r))
 	}
 	return out
 }
@@ -171,7 +170,7 @@ func (d *Driver) checkPod(p linux.Port, host link) ([]apply.Difference, error) {
 		return nil, err
 	}
 	defer ns.Close()
-	c, err := d.dial(ns)
+	c, err := d.dial(ns, nil)
 	if err != nil {
 		return nil, err
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
+	"slices"
 
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
@@ -48,16 +49,17 @@ func (d *Driver) preparePorts(ctx context.Context, want linux.State, o apply.Opt
 		wanted[p.HostName] = true
 	}
 	results := make([]portResult, len(todo))
+	// The shadow is only read until all have ended.
+	one := func(i int) {
+		s := setup{Driver: d, port: todo[i], wanted: wanted, mayRemove: !o.AddOnly}
+		results[i] = s.run(ctx)
+	}
 	var group errgroup.Group
 	group.SetLimit(parallelPorts)
-	for i, p := range todo {
-		group.Go(func() error {
-			// The shadow is only read until all have ended.
-			s := setup{Driver: d, port: p, wanted: wanted, mayRemove: !o.AddOnly}
-			results[i] = s.run(ctx)
-			return nil
-		})
+	for i := range todo[1:] {
+		group.Go(func() error { one(i + 1); return nil })
 	}
+	one(0) // one alone, as most often, needs no other goroutine
 	_ = group.Wait()
 	for i, p := range todo {
 		res := results[i]
@@ -126,32 +128,21 @@ func (s *setup) all(ctx context.Context) (err error) {
 	if err := s.remover.wait(ctx, s.port.HostName); err != nil {
 		return err
 	}
-	if s.in, err = s.dial(s.ns); err != nil {
+	defer func() {
+		if s.in != nil {
+			s.in.close()
+		}
+	}()
+	host, there := s.shadow.named(s.port.HostName)
+	if !there {
+		return s.fresh(ctx)
+	}
+	inPod, there, err := s.adopt(host)
+	if err != nil {
 		return err
 	}
-	defer s.in.close()
-	host, there := s.shadow.named(s.port.HostName)
-	var inPod link
-	if there {
-		if inPod, there, err = s.adopt(host); err != nil {
-			return err
-		}
-	}
 	if !there {
-		if err := s.create(ctx); err != nil {
-			return err
-		}
-		if inPod, there, err = s.in.link(s.port.Name); err != nil || !there {
-			return errors.Join(fmt.Errorf("link %s is not where it was made", s.port.Name), err)
-		}
-		if host, there, err = s.conn.link(s.port.HostName); err != nil || !there {
-			return errors.Join(fmt.Errorf("link %s is not where it was made", s.port.HostName), err)
-		}
-		s.res.host = host
-		if err := s.settings(); err != nil {
-			return err
-		}
-		return s.configure(pod{link: inPod}, true)
+		return s.fresh(ctx)
 	}
 	s.res.host = host
 	if err := s.correctHost(); err != nil {
@@ -168,12 +159,50 @@ func (s *setup) all(ctx context.Context) (err error) {
 	return s.configure(in, !host.up)
 }
 
+// enter opens a socket in the pod.
+func (s *setup) enter() (err error) {
+	if s.in == nil {
+		s.in, err = s.dial(s.ns, nil)
+	}
+	return err
+}
+
+// fresh makes a pair and all that the pod's side needs.
+func (s *setup) fresh(ctx context.Context) error {
+	if err := s.create(ctx); err != nil {
+		return err
+	}
+	host, there, err := s.conn.link(s.port.HostName)
+	if err != nil || !there {
+		return errors.Join(fmt.Errorf("link %s is not where it was made", s.port.HostName), err)
+	}
+	s.res.host = host
+	inside := func() error { return setFresh(s.port.PodSysctls()) }
+	if s.in == nil {
+		s.in, err = s.dial(s.ns, inside)
+	} else {
+		err = s.ns.Do(inside)
+	}
+	if err == nil {
+		err = s.Driver.ns.Do(func() error { return setFresh(s.port.HostSysctls()) })
+	}
+	if err != nil {
+		return err
+	}
+	in := pod{link: link{index: host.peer, name: s.port.Name, kind: "veth", mac: s.port.MAC, mtu: s.port.MTU, peer: host.index}}
+	changes := append(in.planLink(s.port), in.planRest(s.port, nil)...)
+	return s.make(changes, true)
+}
+
 // adopt looks whether the link with our name is one end of the pair that the port
 // wants. One whose other end is elsewhere is removed: it is what is left of
 // another try.
 func (s *setup) adopt(host link) (link, bool, error) {
 	if host.kind != "veth" {
 		return link{}, false, fmt.Errorf("a foreign link (kind %q) bears the name %s: remove or rename it", host.kind, host.name)
+	}
+	if err := s.enter(); err != nil {
+		return link{}, false, err
 	}
 	inPod, ok, err := s.in.link(s.port.Name)
 	if err != nil {
@@ -227,6 +256,9 @@ func (s *setup) create(ctx context.Context) error {
 // blocker finds the link of ours, of no wanted port, whose other end bears the
 // name that we need in the pod.
 func (s *setup) blocker() (link, bool, error) {
+	if err := s.enter(); err != nil {
+		return link{}, false, err
+	}
 	inPod, ok, err := s.in.link(s.port.Name)
 	if err != nil || !ok {
 		return link{}, false, err
@@ -304,7 +336,7 @@ func (s *setup) configure(in pod, unfinished bool) error {
 		return err
 	}
 	given := s.shadow.givenTo(s.res.host.index)
-	if fresh := in.addrs == nil; len(link) > 0 && !fresh {
+	if len(link) > 0 {
 		narrow := in.link.mtu < minIPv6MTU
 		// The kernel makes IPv6 on a link anew when the MTU has been below that.
 		err := s.settings()
@@ -322,16 +354,28 @@ func (s *setup) configure(in pod, unfinished bool) error {
 }
 
 func (s *setup) make(changes []podChange, unfinished bool) error {
-	for _, c := range changes {
-		if c.theirs && !unfinished {
-			continue
-		}
-		if err := c.do(s.in); err != nil {
-			return fmt.Errorf("%s %s %s: %w", verb(c.diff.Problem), c.diff.Subsystem, c.diff.Object, err)
-		}
-		s.say("%s %s %s", verb(c.diff.Problem), c.diff.Subsystem, c.diff.Object)
+	changes = slices.DeleteFunc(changes, func(c podChange) bool { return c.theirs && !unfinished })
+	requests := make([]request, len(changes))
+	for i, c := range changes {
+		requests[i] = c.request
 	}
-	return nil
+	var first error
+	errs := s.in.batch(requests)
+	for i, c := range changes {
+		var err error
+		if errs != nil {
+			err = errs[i]
+		}
+		if c.diff.Problem == unexpected {
+			err = gone(err)
+		}
+		if err == nil {
+			s.say("%s %s %s", verb(c.diff.Problem), c.diff.Subsystem, c.diff.Object)
+		} else if first == nil {
+			first = fmt.Errorf("%s %s %s: %w", verb(c.diff.Problem), c.diff.Subsystem, c.diff.Object, err)
+		}
+	}
+	return first
 }
 
 // raisePorts sets the host's ends up, and waits until the pods' ends can send. It is the

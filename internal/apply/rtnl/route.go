@@ -195,8 +195,10 @@ func (c *conn) addRoute(r route) error {
 	return c.do(unix.RTM_NEWROUTE, unix.NLM_F_CREATE|unix.NLM_F_EXCL, r.message())
 }
 
-func (c *conn) replaceRoute(r route) error {
-	return c.do(unix.RTM_NEWROUTE, unix.NLM_F_CREATE|unix.NLM_F_REPLACE, r.message())
+func (c *conn) replaceRoute(r route) error { return c.change(routeRequest(r)) }
+
+func routeRequest(r route) request {
+	return request{unix.RTM_NEWROUTE, unix.NLM_F_CREATE | unix.NLM_F_REPLACE, r.message()}
 }
 
 // removeRoute names protocol, kind and metric, so it can hit no foreign route.

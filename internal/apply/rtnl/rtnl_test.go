@@ -86,8 +86,8 @@ func (n *node) hook(refuse func() error) {
 		return refuse()
 	}
 	n.d.conn.refuse = count
-	n.d.dial = func(ns *netns.NS) (*conn, error) {
-		c, err := dial(ns)
+	n.d.dial = func(ns *netns.NS, also func() error) (*conn, error) {
+		c, err := dial(ns, also)
 		if err == nil {
 			c.refuse = count
 		}
@@ -401,7 +401,7 @@ func TestRemovalIsComplete(t *testing.T) {
 // dump is everything that Fairlead could change in a namespace, as text.
 func dump(t *testing.T, ns *netns.NS) []string {
 	t.Helper()
-	c, err := dial(ns)
+	c, err := dial(ns, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -105,6 +105,18 @@ func setSysctls(want []linux.Sysctl) ([]string, error) {
 	return changes, err
 }
 
+// setFresh makes the settings of a link that has just been made so. They are written
+// without a look at what they are, which for most is not what they must be.
+func setFresh(want []linux.Sysctl) error {
+	for _, s := range want {
+		if writeSysctl(s.Key, s.Value) != nil {
+			_, err := setSysctls(want)
+			return err
+		}
+	}
+	return nil
+}
+
 // settings are the sysctls of the node as a whole. What they were before we came
 // is kept in a file that lasts as long as the kernel's own memory of them: until
 // the next boot.
