@@ -15,8 +15,8 @@ import (
 
 // Witness is a Plane that can tell what it does with packets, and which flows it knows.
 type Witness interface {
-	// Explain follows the first packet of a flow through the rules that an intent renders
-	// to, and finds those in the kernel.
+	// Explain follows the first packet of a flow through all that an intent renders to, and
+	// finds that in the node.
 	Explain(context.Context, intent.Node, apply.Passage) (apply.Walk, error)
 	// Flows calls yield with every flow that a port of the intent is an end of, until
 	// that returns false.
@@ -37,6 +37,7 @@ func (a *Agent) serveExplain(ctx context.Context, v url.Values) (any, error) {
 		return nil, fmt.Errorf("node %s has applied nothing yet", a.Node)
 	}
 	out, at := Explain(last.Intent, q)
+	out.Plane = a.Config.Agent.Plane
 	out.AppliedRevision, out.Position = last.Snapshot.Revision, map[string]string{}
 	for kind, rv := range last.Snapshot.Position {
 		out.Position[string(kind)] = rv

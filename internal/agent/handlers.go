@@ -3,6 +3,7 @@ package agent
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"net/url"
@@ -15,6 +16,7 @@ import (
 	"github.com/fairlead-sdn/fairlead/internal/apply"
 	"github.com/fairlead-sdn/fairlead/internal/intent"
 	"github.com/fairlead-sdn/fairlead/internal/run/journal"
+	"github.com/fairlead-sdn/fairlead/internal/run/reconcile"
 	"github.com/fairlead-sdn/fairlead/internal/serve/admin"
 	"github.com/fairlead-sdn/fairlead/internal/world"
 )
@@ -99,17 +101,20 @@ func residentMemory() uint64 {
 	return pages * uint64(os.Getpagesize())
 }
 
+// serveAudit looks between two passes: what one is about to change is no difference.
 func (a *Agent) serveAudit(ctx context.Context, _ url.Values) (any, error) {
-	last := a.loop.Last()
-	if last.Snapshot == nil {
-		return nil, fmt.Errorf("node %s has applied nothing yet: there is nothing to compare with", a.Node)
-	}
 	out := admin.Audit{Node: a.Node, Differences: []apply.Difference{}, Foreign: a.foreign.list(time.Now())}
-	found, err := a.Plane.Audit(ctx, last.Intent)
+	err := a.loop.Between(ctx, func(last reconcile.Outcome) error {
+		if last.Snapshot == nil {
+			return errors.New("nothing has been applied yet: there is nothing to compare with")
+		}
+		found, err := a.Plane.Audit(ctx, last.Intent)
+		out.Differences = append(out.Differences, found...)
+		return err
+	})
 	if err != nil {
 		return nil, fmt.Errorf("audit node %s: %w", a.Node, err)
 	}
-	out.Differences = append(out.Differences, found...)
 	return out, nil
 }
 

@@ -17,19 +17,8 @@ func ParseFlow(s string) (Flow, error) {
 	if !ok {
 		return f, fmt.Errorf("openflow: flow %q: no \"actions=\"", clip(s))
 	}
-	var p matchParser
-	for _, item := range strings.FieldsFunc(match, isSeparator) {
-		key, value, _ := strings.Cut(item, "=")
-		done, err := f.parseProperty(key, value)
-		if err == nil && !done {
-			err = p.item(key, value)
-		}
-		if err != nil {
-			return f, fmt.Errorf("openflow: flow %q: %q: %w", clip(s), item, err)
-		}
-	}
 	var err error
-	if f.Match, err = p.match(); err != nil {
+	if f.Match, err = parseMatch(match, f.parseProperty); err != nil {
 		return f, fmt.Errorf("openflow: flow %q: %w", clip(s), err)
 	}
 	if f.Actions, err = parseActions(actions, 0); err != nil {
@@ -40,36 +29,29 @@ func ParseFlow(s string) (Flow, error) {
 
 // ParseFlows reads one flow a line. Empty lines, lines of comment and the heading
 // of a dump are skipped.
-func ParseFlows(text string) ([]Flow, error) {
-	var flows []Flow
-	for n, line := range lines(text) {
-		if strings.HasPrefix(line, "OFPST_FLOW") || strings.HasPrefix(line, "NXST_FLOW") {
+func ParseFlows(text string) ([]Flow, error) { return parseLines(text, "FLOW", ParseFlow) }
+
+// ParseGroups reads one group a line, as ParseFlows reads flows.
+func ParseGroups(text string) ([]Group, error) { return parseLines(text, "GROUP", ParseGroup) }
+
+// parseLines reads one thing a line. heading is the word that a dump of them begins with,
+// behind that of the protocol.
+func parseLines[T any](text, heading string, parse func(string) (T, error)) ([]T, error) {
+	var all []T
+	n := 0
+	for line := range strings.Lines(text) {
+		n++
+		line = strings.TrimSpace(line)
+		if line == "" || line[0] == '#' || strings.HasPrefix(line, "OFPST_"+heading) || strings.HasPrefix(line, "NXST_"+heading) {
 			continue
 		}
-		f, err := ParseFlow(line)
+		one, err := parse(line)
 		if err != nil {
 			return nil, fmt.Errorf("line %d: %w", n, err)
 		}
-		flows = append(flows, f)
+		all = append(all, one)
 	}
-	return flows, nil
-}
-
-// lines gives the lines that hold something, with their numbers from 1.
-func lines(text string) func(yield func(int, string) bool) {
-	return func(yield func(int, string) bool) {
-		n := 0
-		for line := range strings.Lines(text) {
-			n++
-			line = strings.TrimSpace(line)
-			if line == "" || line[0] == '#' {
-				continue
-			}
-			if !yield(n, line) {
-				return
-			}
-		}
-	}
+	return all, nil
 }
 
 // cutActions cuts a flow, or a bucket, where its actions begin.
@@ -122,18 +104,27 @@ func (f *Flow) parseProperty(key, value string) (bool, error) {
 
 // ParseMatch reads a match alone.
 func ParseMatch(s string) (Match, error) {
-	var p matchParser
-	for _, item := range strings.FieldsFunc(s, isSeparator) {
-		key, value, _ := strings.Cut(item, "=")
-		if err := p.item(key, value); err != nil {
-			return nil, fmt.Errorf("openflow: match %q: %q: %w", clip(s), item, err)
-		}
-	}
-	m, err := p.match()
+	m, err := parseMatch(s, func(string, string) (bool, error) { return false, nil })
 	if err != nil {
 		return nil, fmt.Errorf("openflow: match %q: %w", clip(s), err)
 	}
 	return m, nil
+}
+
+// parseMatch reads the items of a match, but those that other takes.
+func parseMatch(s string, other func(key, value string) (bool, error)) (Match, error) {
+	var p matchParser
+	for _, item := range strings.FieldsFunc(s, isSeparator) {
+		key, value, _ := strings.Cut(item, "=")
+		taken, err := other(key, value)
+		if err == nil && !taken {
+			err = p.item(key, value)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("%q: %w", item, err)
+		}
+	}
+	return p.match()
 }
 
 // ParseActions reads actions alone.
@@ -260,22 +251,6 @@ func parseBucket(text string, index int, t GroupType) (Bucket, error) {
 	var err error
 	b.Actions, err = parseActions(strings.TrimRight(actions, ", \t\r\n"), 0)
 	return b, err
-}
-
-// ParseGroups reads one group a line, as ParseFlows reads flows.
-func ParseGroups(text string) ([]Group, error) {
-	var groups []Group
-	for n, line := range lines(text) {
-		if strings.HasPrefix(line, "OFPST_GROUP") || strings.HasPrefix(line, "NXST_GROUP") {
-			continue
-		}
-		g, err := ParseGroup(line)
-		if err != nil {
-			return nil, fmt.Errorf("line %d: %w", n, err)
-		}
-		groups = append(groups, g)
-	}
-	return groups, nil
 }
 
 // ParseMeter reads a meter as ovs-ofctl prints it or as add-meter reads it.

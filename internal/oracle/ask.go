@@ -1,6 +1,7 @@
 package oracle
 
 import (
+	"cmp"
 	"net/netip"
 	"slices"
 
@@ -72,6 +73,24 @@ func (m *Model) Policies(p Probe) PolicyAnswer {
 	out.Arrives = t.packet
 	out.Ingress = collect(ingress, t.ruleIngress)
 	return out
+}
+
+// VNI is the one that a packet bears on the wire, if it goes through the tunnel: that of
+// the sender's tenant; the VPC's own of what has no tenant: global ones, nodes, and VPCs
+// that do not isolate. Zero: no end is in a VPC.
+func (m *Model) VNI(p Probe) packet.VNI {
+	t := &trial{m: m, probe: p}
+	t.ruleSource()
+	t.ruleDestination()
+	s := cmp.Or(t.source.subnet, t.target.subnet)
+	if s == nil {
+		return 0
+	}
+	v := m.vpc(s.VPC)
+	if own, has := m.tenants[t.from.Pod.Namespace]; has && v.Tenant && t.from.Kind == Pod && !own.global {
+		return own.vni
+	}
+	return v.VNI
 }
 
 // Selected are the pods that a policy is about, or may be about, sorted: those of the

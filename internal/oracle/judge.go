@@ -101,8 +101,11 @@ func (t *trial) deliver() Verdict {
 func (t *trial) ruleSource() (string, bool) {
 	p := t.probe.Packet
 	t.from, t.packet = t.probe.From, p
-	if !isUnicast(p.Src) || p.Src.BitLen() != p.Dst.BitLen() {
+	if p.Src.BitLen() != p.Dst.BitLen() {
 		return fmt.Sprintf("%s and %s are not two addresses of one family", p.Src, p.Dst), false
+	}
+	if !isUnicast(p.Src) {
+		return fmt.Sprintf("%s is no address of one machine on a network", p.Src), false
 	}
 	if pod, ok := t.m.snap.Pods.Get(t.from.Pod); ok && t.from.Kind == Pod && pod.HostNetwork {
 		t.from = Place{Kind: Node, Node: pod.Node}
@@ -144,7 +147,10 @@ func (t *trial) ruleDestination() (string, bool) {
 		return fmt.Sprintf("%s is outside", dst), true
 	}
 	holders := t.m.owners[dst]
-	if len(holders) != 1 {
+	if len(holders) == 0 {
+		return fmt.Sprintf("%s lies in Subnet %s, and nobody has it", dst, s.Name), false
+	}
+	if len(holders) > 1 {
 		return fmt.Sprintf("%s lies in Subnet %s, and %d hold it", dst, s.Name, len(holders)), false
 	}
 	t.target = holders[0]

@@ -163,6 +163,26 @@ func TestPackets(t *testing.T) {
 	}
 }
 
+// What is wrong with an address is told of that address.
+func TestAddressesThatNobodyHas(t *testing.T) {
+	m := Read(smallWorld())
+	for _, tt := range []struct {
+		from         Place
+		packet, want string
+	}{
+		{Place{Kind: Outside}, "0.0.0.0:1000 > 10.128.0.2:80", "0.0.0.0 is no address of one machine on a network"},
+		{Place{Kind: Outside}, "[ff02::1]:1000 > [fd10::2]:80", "ff02::1 is no address of one machine on a network"},
+		{Place{Kind: Outside}, "[2001:db8::1]:1000 > 10.128.0.2:80", "2001:db8::1 and 10.128.0.2 are not two addresses of one family"},
+		{pod("a", "n1"), "10.128.0.2:1000 > 255.255.255.255:80", "255.255.255.255 is no address of one machine on a network"},
+		{pod("a", "n1"), "10.128.0.2:1000 > 10.128.0.99:80", "10.128.0.99 lies in Subnet s, and nobody has it"},
+		{pod("a", "n1"), "10.128.0.2:1000 > 10.128.0.5:80", "10.128.0.5 lies in Subnet s, and nobody has it"},
+	} {
+		if v := m.Judge(nil, Probe{From: tt.from, Packet: parse(t, packet.UDP, tt.packet)}); v.Allowed || v.Why() != tt.want {
+			t.Errorf("%s: %q, want %q", tt.packet, v.Why(), tt.want)
+		}
+	}
+}
+
 func TestFlows(t *testing.T) {
 	m := Read(smallWorld())
 	out := Probe{From: pod("a", "n1"), Packet: parse(t, packet.TCP, "10.128.0.2:1000 > 203.0.113.1:80")}
@@ -261,5 +281,45 @@ func BenchmarkRead(b *testing.B) {
 	snap := smallWorld()
 	for b.Loop() {
 		Read(snap)
+	}
+}
+
+// What no single machine has does not leave its link.
+func TestNoDestinationOfOneMachine(t *testing.T) {
+	m := Read(smallWorld())
+	for _, to := range []string{"224.0.0.251:5353", "240.0.0.1:80", "255.255.255.255:67", "169.254.1.1:80", "127.0.0.1:80", "0.0.0.0:80", "[ff02::fb]:5353", "[fe80::1]:80", "[::1]:80"} {
+		from := "10.128.0.2:1 > "
+		if strings.HasPrefix(to, "[") {
+			from = "[fd10::2]:1 > "
+		}
+		v := m.Judge(nil, Probe{From: pod("a", "n1"), Packet: parse(t, packet.UDP, from+to)})
+		if last := v.Stages[len(v.Stages)-1]; v.Allowed || last.Name != "destination" {
+			t.Errorf("%s: allowed %t, ends at %s", to, v.Allowed, last)
+		}
+	}
+}
+
+func TestVNI(t *testing.T) {
+	vpc := func(isolates bool) *Model {
+		v := world.Change{Kind: world.KindVPC, Key: world.Key{Name: "default"}, Object: &world.VPC{Name: "default", VNI: 1, Tenant: isolates}}
+		room := world.Change{Kind: world.KindNetNamespace, Key: world.Key{Name: "ns"}, Object: &world.NetNamespace{Name: "ns", VNI: 7}}
+		return Read(world.NewStore(smallWorld()).Apply(v, room))
+	}
+	fromPod, fromNode := pod("a", "n1"), Place{Kind: Node, Node: "n1"}
+	for _, tt := range []struct {
+		name, packet string
+		from         Place
+		isolates     bool
+		want         packet.VNI
+	}{
+		{"a tenant's", "10.128.0.2:1 > 10.128.0.18:80", fromPod, true, 7},
+		{"no isolation", "10.128.0.2:1 > 10.128.0.18:80", fromPod, false, 1},
+		{"a tenant's, to the outside", "10.128.0.2:1 > 8.8.8.8:80", fromPod, true, 7},
+		{"a node's", "172.30.0.11:1 > 10.128.0.18:80", fromNode, true, 1},
+		{"none", "172.30.0.11:1 > 8.8.8.8:80", fromNode, true, 0},
+	} {
+		if got := vpc(tt.isolates).VNI(Probe{From: tt.from, Packet: parse(t, packet.TCP, tt.packet)}); got != tt.want {
+			t.Errorf("%s: VNI %d, want %d", tt.name, got, tt.want)
+		}
 	}
 }

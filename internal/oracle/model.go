@@ -76,9 +76,10 @@ func (m *Model) readUnderlay() {
 	}
 }
 
-// isUnicast: an address that some one machine can have on a network of several.
+// isUnicast: an address that some one machine can have on a network of several. From 240
+// on IPv4 has none (RFC 1112, section 4), and the broadcast address.
 func isUnicast(a netip.Addr) bool {
-	return a.IsValid() && !a.Is4In6() && !a.IsUnspecified() && !a.IsLoopback() && !a.IsMulticast() && !a.IsLinkLocalUnicast()
+	return a.IsValid() && !(a.Is4() && a.As4()[0] >= 240) && !a.Is4In6() && !a.IsUnspecified() && !a.IsLoopback() && !a.IsMulticast() && !a.IsLinkLocalUnicast()
 }
 
 // readVPCs: a VPC counts once it has a VNI that no older one has.

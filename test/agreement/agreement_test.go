@@ -72,11 +72,11 @@ type trial struct {
 	people     *people
 	model      *oracle.Model
 	plane      plane
-	cluster    cluster
+	cluster    *agreement.Cluster
 	flows      oracle.Flows
 	sent       []oracle.Flow
 	// history is what was sent before, to be sent again with a trace.
-	history []func(cluster) (agreement.Result, error)
+	history []func(*agreement.Cluster) (agreement.Result, error)
 	first   *world.Snapshot
 	now     *world.Snapshot
 	// ended are the packets of flows that RST or FIN has ended, in either direction: what
@@ -113,7 +113,7 @@ func (c *trial) become(snap *world.Snapshot, first bool) {
 		c.cluster, err = c.plane.open(snap)
 	} else {
 		err = c.cluster.Become(snap)
-		c.history = append(c.history, func(c cluster) (agreement.Result, error) { return agreement.Result{}, c.Become(snap) })
+		c.history = append(c.history, func(c *agreement.Cluster) (agreement.Result, error) { return agreement.Result{}, c.Become(snap) })
 	}
 	if err != nil {
 		c.Fatalf("%v\n%s", err, text(snap))
@@ -126,7 +126,7 @@ func (c *trial) fire(s shot) {
 	if unpromised(s, verdict) || c.ends(s) {
 		return
 	}
-	send := func(cluster cluster) (agreement.Result, error) { return cluster.Send(s.Probe, s.flags) }
+	send := func(cluster *agreement.Cluster) (agreement.Result, error) { return cluster.Send(s.Probe, s.flags) }
 	observed, err := send(c.cluster)
 	c.history = append(c.history, send)
 	outcome := observed.Outcome
@@ -232,7 +232,7 @@ func (c *trial) explain(s shot, v oracle.Verdict, err error) string {
 	again, fault := c.plane.open(c.first)
 	var got agreement.Result
 	for i, send := range c.history {
-		trace(again, i == len(c.history)-1)
+		again.Trace = i == len(c.history)-1
 		if fault == nil {
 			got, fault = send(again)
 		}

@@ -7,55 +7,101 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/fairlead-sdn/fairlead/internal/claims"
 	"github.com/fairlead-sdn/fairlead/internal/decide"
 	"github.com/fairlead-sdn/fairlead/internal/intent"
 	"github.com/fairlead-sdn/fairlead/internal/nftables"
 	"github.com/fairlead-sdn/fairlead/internal/nftables/sim"
+	ofsim "github.com/fairlead-sdn/fairlead/internal/openflow/sim"
 	"github.com/fairlead-sdn/fairlead/internal/oracle"
 	"github.com/fairlead-sdn/fairlead/internal/packet"
 	"github.com/fairlead-sdn/fairlead/internal/render/linux"
 	"github.com/fairlead-sdn/fairlead/internal/render/nft"
+	"github.com/fairlead-sdn/fairlead/internal/render/ovs"
 	"github.com/fairlead-sdn/fairlead/internal/world"
 	"github.com/fairlead-sdn/fairlead/internal/world/worldtest"
 )
 
-// Cluster is a world as its nodes' kernels have it. It is not safe for concurrent
-// use.
+// Cluster is a world as the kernels of its nodes have it, and on the plane of Open vSwitch
+// the bridges. It is not safe for concurrent use.
 type Cluster struct {
 	nodes map[string]*machine
+	// bridges stand beside the kernels of the nodes; nil on the linux plane.
+	bridges map[string]*bridged
+	kind    ovs.Switch
 	// Trace makes Send tell the steps.
 	Trace bool
+	// echoes are the ICMP questions, as they were sent and as they arrived: what goes
+	// back is an answer. Only bridges tell the one from the other.
+	echoes map[packet.Packet]bool
 }
 
-// New compiles and renders a world for each of its nodes.
+// New compiles and renders a world for each of its nodes, for the linux plane.
 func New(snap *world.Snapshot) (*Cluster, error) {
 	c := &Cluster{nodes: map[string]*machine{}}
 	return c, c.Become(snap)
 }
 
-// Become makes another world of it, as the plane does: first the tables, then the
+// NewOVS does it for the plane of Open vSwitch.
+func NewOVS(snap *world.Snapshot, kind ovs.Switch) (*Cluster, error) {
+	c := &Cluster{nodes: map[string]*machine{}, bridges: map[string]*bridged{}, kind: kind, echoes: map[packet.Packet]bool{}}
+	return c, c.Become(snap)
+}
+
+// Become makes another world of it, as the plane does: first the rules, then the
 // flows that the change concerns are judged.
 func (c *Cluster) Become(snap *world.Snapshot) error {
 	var errs []error
 	for n := range snap.NodeNetworks.Values() {
-		m := c.nodes[n.Name]
-		if m == nil {
-			m = &machine{name: n.Name, compiler: decide.New(decide.Config{Node: n.Name})}
-			c.nodes[n.Name] = m
+		if c.nodes[n.Name] == nil {
+			c.add(n.Name)
 		}
-		if err := m.become(worldtest.Local(snap, n.Name)); err != nil {
+		if err := c.become(n.Name, worldtest.Local(snap, n.Name)); err != nil {
 			errs = append(errs, fmt.Errorf("node %s: %w", n.Name, err))
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// Adopt says whether tables are rendered for the time after they were made anew: then
+func (c *Cluster) add(node string) {
+	m := machine{name: node, compiler: decide.New(decide.Config{Node: node})}
+	if c.bridges == nil {
+		c.nodes[node] = &m
+		return
+	}
+	b := &bridged{machine: m}
+	c.bridges[node], c.nodes[node] = b, &b.machine
+}
+
+func (c *Cluster) become(node string, local *world.Snapshot) error {
+	if b := c.bridges[node]; b != nil {
+		return b.become(local, c.kind)
+	}
+	return c.nodes[node].become(local)
+}
+
+// Adopt says whether rules are rendered for the time after they were made anew: then
 // flows that are under way go on. It counts from the next Become on.
 func (c *Cluster) Adopt(adopting bool) {
-	for _, m := range c.nodes {
+	for name, m := range c.nodes {
 		m.options = nft.Options{Adopting: adopting}
+		if b := c.bridges[name]; b != nil {
+			b.options = ovs.Options{Adopting: adopting}
+		}
 	}
+}
+
+// Source is the address that a node's kernel takes for what its programs send to an
+// address, if they do not choose one: that of the route, or the node's on the underlay.
+func (c *Cluster) Source(node string, to netip.Addr) (netip.Addr, bool) {
+	m, ok := c.nodes[node]
+	if !ok {
+		return netip.Addr{}, false
+	}
+	if r, found := m.lookup(to); found && r.Src.IsValid() {
+		return r.Src, true
+	}
+	return m.own(to)
 }
 
 // Intent of a node.
@@ -67,7 +113,7 @@ func (c *Cluster) Intent(node string) (intent.Node, bool) {
 	return m.intent, true
 }
 
-// Table of a node.
+// Table of a node's kernel.
 func (c *Cluster) Table(node string) nftables.Table {
 	if m, ok := c.nodes[node]; ok {
 		return m.node.Rules.Table()
@@ -98,12 +144,18 @@ func (c *Cluster) Send(p oracle.Probe, flags uint32) (Result, error) {
 	if flags != 0 && raw.Protocol == packet.TCP && !p.Packet.SYN {
 		raw.TCPFlags = flags
 	}
-	if p.Embedded != nil {
+	echo := c.echoes != nil && (raw.Protocol == packet.ICMP || raw.Protocol == packet.ICMPv6)
+	switch {
+	case p.Embedded != nil:
 		quoted := sim.Of(*p.Embedded).Tuple()
 		raw.Quoted = &quoted
 		raw.ICMPType = unreachable(raw.Protocol)
+		echo = false
+	case echo && c.echoes[p.Packet.Reverse()]:
+		raw.ICMPType = echoReply(raw.Protocol)
+		echo = false
 	}
-	j := &journey{cluster: c}
+	j := &journey{cluster: c, aboutAnswer: p.Embedded != nil && c.echoes[p.Embedded.Reverse()]}
 	from := c.nodes[p.From.Node]
 	switch {
 	case !raw.Src.IsValid() || raw.Src.BitLen() != raw.Dst.BitLen():
@@ -120,6 +172,9 @@ func (c *Cluster) Send(p oracle.Probe, flags uint32) (Result, error) {
 	if j.err != nil {
 		return Result{}, j.err
 	}
+	if echo && !j.result.Dropped {
+		c.echoes[p.Packet], c.echoes[j.result.Packet] = true, true
+	}
 	return j.result, nil
 }
 
@@ -134,13 +189,24 @@ func unreachable(p packet.Protocol) uint8 {
 // journey is a packet on its way through the cluster.
 type journey struct {
 	cluster *Cluster
-	hops    int
-	result  Result
-	err     error
+	// aboutAnswer says that it is an error about an answer to an echo.
+	aboutAnswer bool
+	hops        int
+	result      Result
+	err         error
 }
 
-// maxHops ends loops, which a wrong intent may make.
-const maxHops = 8
+// maxHops ends loops, which a wrong intent may make. A bridge and the kernel beside it are
+// one each.
+const maxHops = 16
+
+// looped ends what goes round.
+func (j *journey) looped() bool {
+	if j.hops++; j.hops > maxHops {
+		j.drop("after %d hops: a loop", maxHops)
+	}
+	return j.hops > maxHops
+}
 
 func (j *journey) drop(format string, args ...any) {
 	j.result.Outcome = oracle.Outcome{Dropped: true}
@@ -153,7 +219,7 @@ func (j *journey) arrive(at oracle.Place, p sim.Packet) {
 	j.result.Steps = append(j.result.Steps, "arrives at "+at.String())
 }
 
-// walk notes what one node did, and reports whether the packet goes on.
+// walk notes what a node's kernel did, and reports whether the packet goes on.
 func (j *journey) walk(m *machine, went sim.Journey, err error) bool {
 	if err != nil {
 		j.err = fmt.Errorf("node %s: %w", m.name, err)
@@ -194,6 +260,10 @@ func (j *journey) fromPod(m *machine, pod world.Key, p sim.Packet) {
 		return
 	}
 	port := m.intent.Ports[i]
+	if b := j.cluster.bridges[m.name]; b != nil {
+		j.toBridge(b, p, ofsim.Link{InPort: b.numbers[port.HostInterface], Src: port.MAC, Dst: claims.GatewayMAC})
+		return
+	}
 	p.In = port.HostInterface
 	mark, why := linux.Guard{Addresses: port.Addresses, VNI: port.VNI}.Judge(p.Src, p.Dst)
 	if why != "" {
@@ -227,11 +297,14 @@ func (j *journey) underlay(m *machine, p sim.Packet) {
 	j.receive(m, p)
 }
 
-// receive walks a packet through a node that it came to.
+// receive walks a packet through the kernel of a node that it came to. A kernel beside a
+// bridge knows nothing of the packet from before.
 func (j *journey) receive(m *machine, p sim.Packet) {
-	if j.hops++; j.hops > maxHops {
-		j.drop("after %d hops: a loop", maxHops)
+	if j.looped() {
 		return
+	}
+	if j.cluster.bridges != nil {
+		p.Mark, p.CT = 0, sim.CT{}
 	}
 	m.node.Trace = j.cluster.Trace
 	went, err := m.node.Receive(p)
@@ -247,11 +320,12 @@ func (j *journey) receive(m *machine, p sim.Packet) {
 
 // leave carries a packet from a node to where its interface leads.
 func (j *journey) leave(m *machine, p sim.Packet) {
-	switch p.Out {
-	case sim.Loopback:
+	b := j.cluster.bridges[m.name]
+	switch {
+	case p.Out == sim.Loopback:
 		p.In = sim.Loopback
 		j.receive(m, p)
-	case nic:
+	case p.Out == nic:
 		to := m.gateway(p.Dst)
 		switch n := j.cluster.owner(to); {
 		case n != nil:
@@ -263,7 +337,11 @@ func (j *journey) leave(m *machine, p sim.Packet) {
 		default:
 			j.arrive(oracle.Place{Kind: oracle.Outside, Node: m.name}, p)
 		}
-	case tunnelDevice:
+	case b != nil && p.Out == claims.OVSHostPort:
+		j.toBridge(b, p, ofsim.Link{InPort: b.numbers[claims.OVSHostPort], Src: m.intent.VTEPMAC, Dst: claims.GatewayMAC})
+	case b != nil:
+		j.drop("node %s sends it by %s, where nobody is", m.name, p.Out)
+	case p.Out == tunnelDevice:
 		j.tunnel(m, p)
 	default:
 		j.arrive(m.holder(p.Out), p)
@@ -281,11 +359,13 @@ func unicast(a netip.Addr) bool {
 }
 
 // owner returns the node that has an underlay address.
-func (c *Cluster) owner(a netip.Addr) *machine {
-	for _, m := range c.nodes {
+func (c *Cluster) owner(a netip.Addr) *machine { return c.nodes[c.ownerName(a)] }
+
+func (c *Cluster) ownerName(a netip.Addr) string {
+	for name, m := range c.nodes {
 		if own, ok := m.own(a); ok && own == a {
-			return m
+			return name
 		}
 	}
-	return nil
+	return ""
 }

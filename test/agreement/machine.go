@@ -84,7 +84,7 @@ func (m *machine) follow(change *flows.Change) {
 	decider := change.Decider(nil)
 	for _, q := range change.Queries() {
 		for _, f := range m.node.Flows.All() {
-			if q.End.IsValid() && f.Original.Src != q.End && f.Answer.Src != q.End || q.Unjudged && f.Mark&(claims.CTJudged|claims.CTCut) != 0 {
+			if q.End.IsValid() && f.Original.Src != q.End && f.Answer.Src != q.End || q.Unjudged && f.Mark&(claims.CTJudged|claims.CTCut) != 0 || q.Cut && f.Mark&claims.CTCut == 0 {
 				continue
 			}
 			first := packet.Packet{Src: f.Original.Src, Dst: f.Answer.Src, Protocol: f.Original.Protocol, SrcPort: f.Original.SrcPort, DstPort: f.Answer.SrcPort}

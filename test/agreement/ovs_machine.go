@@ -86,7 +86,7 @@ func (m *bridged) follow(change *flows.Change) {
 	decider := change.Decider(nil)
 	for _, q := range change.Queries() {
 		for _, c := range m.bridge.Conntrack.All() {
-			if q.End.IsValid() && c.Original.Src != q.End && c.Answer.Src != q.End || q.Unjudged && c.Mark&(claims.CTJudged|claims.CTCut) != 0 {
+			if q.End.IsValid() && c.Original.Src != q.End && c.Answer.Src != q.End || q.Unjudged && c.Mark&(claims.CTJudged|claims.CTCut) != 0 || q.Cut && c.Mark&claims.CTCut == 0 {
 				continue
 			}
 			first := packet.Packet{Src: c.Original.Src, Dst: c.Answer.Src, Protocol: c.Original.Protocol}

@@ -19,16 +19,9 @@ import (
 	"github.com/fairlead-sdn/fairlead/test/agreement"
 )
 
-// cluster is a world as a plane has it.
-type cluster interface {
-	Become(*world.Snapshot) error
-	Send(p oracle.Probe, flags uint32) (agreement.Result, error)
-	Intent(node string) (intent.Node, bool)
-}
-
 // plane is what is held against the oracle.
 type plane struct {
-	open func(*world.Snapshot) (cluster, error)
+	open func(*world.Snapshot) (*agreement.Cluster, error)
 	// deviation names what the plane is known to do otherwise; nil if it is nothing.
 	deviation func(shot, oracle.Verdict, agreement.Result) string
 	// forgets says that the plane's connection tracking forgets what RST and FIN have
@@ -37,26 +30,16 @@ type plane struct {
 }
 
 var linux = plane{
-	open: func(s *world.Snapshot) (cluster, error) { return agreement.New(s) },
+	open: agreement.New,
 }
 
 func openVSwitch(datapath string) plane {
 	return plane{
-		open: func(s *world.Snapshot) (cluster, error) {
+		open: func(s *world.Snapshot) (*agreement.Cluster, error) {
 			return agreement.NewOVS(s, ovs.Switch{Datapath: datapath, Uplink: "eth0"})
 		},
 		deviation: ovsDeviation,
 		forgets:   true,
-	}
-}
-
-// trace makes a cluster tell the steps of packets.
-func trace(c cluster, on bool) {
-	switch c := c.(type) {
-	case *agreement.Cluster:
-		c.Trace = on
-	case *agreement.OVSCluster:
-		c.Trace = on
 	}
 }
 
@@ -128,7 +111,7 @@ func TestOVSNodeReachesItsPods(t *testing.T) {
 
 // probe sends one probe and its answer, and reports whether policy would deny the probe,
 // and whether the node has no address in the pod's VPC.
-func probe(t *rapid.T, c *agreement.OVSCluster, n intent.Node, port intent.Port, from, to netip.Addr) (denied, stranger bool) {
+func probe(t *rapid.T, c *agreement.Cluster, n intent.Node, port intent.Port, from, to netip.Addr) (denied, stranger bool) {
 	node := oracle.Place{Kind: oracle.Node, Node: n.Name}
 	k := packet.Packet{Src: from, Dst: to, Protocol: packet.TCP, SrcPort: 40000, DstPort: 8080, SYN: true}
 	there, err := c.Send(oracle.Probe{From: node, Packet: k}, 0)

@@ -15,6 +15,7 @@ import (
 	"github.com/fairlead-sdn/fairlead/internal/packet"
 	"github.com/fairlead-sdn/fairlead/internal/world"
 	"github.com/fairlead-sdn/fairlead/internal/world/worldtest"
+	"github.com/fairlead-sdn/fairlead/test/agreement"
 )
 
 // people are those of a drawn world who can send, and the addresses there are.
@@ -184,7 +185,7 @@ func pick[T any](r *rand.Rand, list ...T) T { return list[r.IntN(len(list))] }
 // outOfScope reports whether nothing is promised about a packet: it comes from outside
 // and stays there, or bears an address that may come in by the underlay as it is,
 // and the underlay cannot tell; or a pod sends an error about itself, which does not leave the pod.
-func (p *people) outOfScope(c cluster, s shot) bool {
+func (p *people) outOfScope(c *agreement.Cluster, s shot) bool {
 	if s.Embedded != nil && slices.Contains(p.own[s.From], s.Packet.Dst) {
 		return true
 	}

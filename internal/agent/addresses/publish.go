@@ -4,12 +4,14 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"math"
 	"math/rand/v2"
 	"net/netip"
 	"reflect"
 	"slices"
 	"time"
 
+	"golang.org/x/sync/errgroup"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -100,33 +102,56 @@ func (s *Service) cycle(ctx context.Context) error {
 			return fmt.Errorf("read block %s of Subnet %s: %w", key.cidr, key.subnet, err)
 		}
 	}
-	for _, key := range sortedKeys(w.blocks) {
-		b := w.blocks[key]
-		err := error(nil)
-		switch {
-		case b.State == ipam.Closing:
-			err = s.giveUp(ctx, key, b)
-		case len(w.recalls[key]) > 0:
-			err = s.recall(ctx, key, b, w.recalls[key])
-		case w.dirty[key]:
-			err = s.syncBlock(ctx, key, b)
-		}
-		if err != nil {
-			s.redo(w)
-			return fmt.Errorf("publish block %s of Subnet %s: %w", key.cidr, key.subnet, err)
-		}
-		delete(w.dirty, key)
+	if err := s.write(ctx, w); err != nil {
+		return err
 	}
 	if err := s.confirmOffers(ctx); err != nil {
 		return fmt.Errorf("read a lent address's block: %w", err)
 	}
-	return nil
+	// What need not survive does not keep peers waiting.
+	return s.save(softSave, func() {})
 }
 
-// begin takes the work that has gathered, and saves the state.
+// mostWrites bounds the blocks that are written at once.
+const mostWrites = 8
+
+// write brings the blocks into the datastore: together, as a dual-stack pod is waited for
+// in one of each family.
+func (s *Service) write(ctx context.Context, w work) error {
+	var g errgroup.Group
+	g.SetLimit(mostWrites)
+	keys := sortedKeys(w.blocks)
+	errs := make([]error, len(keys))
+	for i, key := range keys {
+		b, recalls := w.blocks[key], w.recalls[key]
+		switch {
+		case b.State == ipam.Closing:
+			g.Go(func() error { errs[i] = s.giveUp(ctx, key, b); return errs[i] })
+		case len(recalls) > 0:
+			g.Go(func() error { errs[i] = s.recall(ctx, key, b, recalls); return errs[i] })
+		case w.dirty[key]:
+			g.Go(func() error { errs[i] = s.syncBlock(ctx, key, b); return errs[i] })
+		}
+	}
+	if g.Wait() == nil {
+		return nil
+	}
+	var first error
+	for i, key := range keys {
+		if errs[i] == nil {
+			delete(w.dirty, key)
+		} else if first == nil {
+			first = fmt.Errorf("publish block %s of Subnet %s: %w", key.cidr, key.subnet, errs[i])
+		}
+	}
+	s.redo(w)
+	return first
+}
+
+// begin takes the work that has gathered, and saves what others may come to rely on.
 func (s *Service) begin() (work, error) {
 	w := work{blocks: map[blockKey]ipam.Block{}}
-	err := s.save(softSave, func() {
+	err := s.save(math.MaxInt64, func() {
 		w.dirty, w.adopt, w.recalls = s.dirty, s.adopt, s.recalls
 		s.dirty, s.adopt, s.recalls = map[blockKey]bool{}, map[blockKey]bool{}, map[blockKey][]netip.Addr{}
 		for _, b := range s.pool.Blocks() {

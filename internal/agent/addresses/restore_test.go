@@ -255,3 +255,21 @@ func TestParallelAdds(t *testing.T) { // A3
 		}
 	})
 }
+
+// FuzzLoad reads a state that a disk has garbled: it is understood or refused.
+func FuzzLoad(f *testing.F) {
+	f.Add(`{"blocks":[]}`)
+	f.Add(`{"freed":[{"addr":"10.0.0.1","at":"2026-01-01T00:00:00Z"}]}`)
+	path := filepath.Join(f.TempDir(), "state.json")
+	f.Fuzz(func(t *testing.T, text string) {
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		file := addresses.File{Path: path}
+		if s, err := file.Load(); err == nil {
+			if err := file.Save(s); err != nil {
+				t.Errorf("%q cannot be saved again: %v", text, err)
+			}
+		}
+	})
+}

@@ -26,6 +26,9 @@ type Flow struct {
 	ReplyDst netip.Addr
 	Mark     uint32
 	Zone     uint16
+	// Ended: a TCP connection that both ends have closed, or one has reset. The kernel
+	// keeps it for a while.
+	Ended bool
 }
 
 // Query says which entries a Walk asks about. The kernel leaves the others out where it

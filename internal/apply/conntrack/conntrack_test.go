@@ -252,11 +252,45 @@ func TestWalkCancelled(t *testing.T) {
 	}
 }
 
+func appendState(b []byte, state byte) []byte {
+	return appendAttr(b, ctProtoInfo|attrNested, appendAttr(nil, ctProtoInfoTCP|attrNested, appendAttr(nil, ctTCPState, []byte{state})))
+}
+
+// A connection has ended once both ends have closed it; where one may still send, and where
+// the protocol says nothing, it has not.
+func TestParseEnded(t *testing.T) {
+	var whole []byte
+	whole = appendTuple(whole, ctTupleOrig, tuple{netip.MustParseAddr("fd00::1"), netip.MustParseAddr("fd00::2"), packet.TCP, 1, 2})
+	whole = appendTuple(whole, ctTupleReply, tuple{netip.MustParseAddr("fd00::2"), netip.MustParseAddr("fd00::1"), packet.TCP, 2, 1})
+	for name, tt := range map[string]struct {
+		info []byte
+		want bool
+	}{
+		"nothing":     {nil, false},
+		"SYN_SENT":    {appendState(nil, 1), false},
+		"ESTABLISHED": {appendState(nil, 3), false},
+		"FIN_WAIT":    {appendState(nil, 4), false},
+		"CLOSE_WAIT":  {appendState(nil, 5), false},
+		"LAST_ACK":    {appendState(nil, 6), true},
+		"TIME_WAIT":   {appendState(nil, 7), true},
+		"CLOSE":       {appendState(nil, 8), true},
+		"SYN_SENT2":   {appendState(nil, 9), false},
+		"SCTP":        {appendAttr(nil, ctProtoInfo|attrNested, appendAttr(nil, 3|attrNested, appendAttr(nil, ctTCPState, []byte{8}))), false},
+		"torn":        {appendAttr(nil, ctProtoInfo|attrNested, []byte{40, 0, 1, 0}), false},
+	} {
+		e, ok := parse(append(slices.Clone(whole), tt.info...))
+		if !ok || e.Ended != tt.want {
+			t.Errorf("%s: read %v, ended %v, want %v", name, ok, e.Ended, tt.want)
+		}
+	}
+}
+
 func FuzzParse(f *testing.F) {
 	var seed []byte
 	seed = appendTuple(seed, ctTupleOrig, tuple{netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("10.0.0.2"), packet.TCP, 1, 2})
 	seed = appendTuple(seed, ctTupleReply, tuple{netip.MustParseAddr("10.0.0.2"), netip.MustParseAddr("10.0.0.1"), packet.TCP, 2, 1})
 	f.Add(appendUint32(seed, ctMark, 5))
+	f.Add(appendState(seed, 7))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		e, ok := parse(b)
 		if ok && (!e.Src.IsValid() || !e.ReplySrc.IsValid()) {

@@ -13,6 +13,7 @@ import (
 const (
 	ctTupleOrig  = 1
 	ctTupleReply = 2
+	ctProtoInfo  = 4
 	ctMark       = 8
 	ctID         = 12
 	ctZone       = 18
@@ -30,6 +31,13 @@ const (
 	ctProtoNum     = 1
 	ctProtoSrcPort = 2
 	ctProtoDstPort = 3
+
+	ctProtoInfoTCP = 1
+	ctTCPState     = 1
+
+	// States of TCP (linux/netfilter/nf_conntrack_tcp.h) in which both ends have closed.
+	tcpLastAck = 6
+	tcpClose   = 8 // TIME_WAIT, 7, is between
 
 	// Since Linux 5.8: which fields of a tuple a dump is filtered by.
 	ctFilterOrigFlags  = 1
@@ -83,6 +91,8 @@ func parse(b []byte) (e entry, ok bool) {
 				return false
 			}
 			e.Mark = binary.BigEndian.Uint32(v)
+		case ctProtoInfo:
+			e.Ended = ended(v)
 		case ctZone:
 			if len(v) != 2 {
 				return false
@@ -96,6 +106,19 @@ func parse(b []byte) (e entry, ok bool) {
 	e.Src, e.Dst, e.Protocol, e.SrcPort, e.DstPort = orig.src, orig.dst, orig.protocol, orig.srcPort, orig.dstPort
 	e.ReplySrc, e.ReplyDst, e.ReplySrcPort = reply.src, reply.dst, reply.srcPort
 	return e, ok && orig.src.IsValid() && orig.dst.IsValid() && reply.src.IsValid() && reply.dst.IsValid()
+}
+
+// ended reads what is known of the protocol: whether both ends have closed.
+func ended(b []byte) (over bool) {
+	attributes(b, func(typ uint16, v []byte) bool {
+		return typ != ctProtoInfoTCP || attributes(v, func(typ uint16, v []byte) bool {
+			if typ == ctTCPState && len(v) == 1 {
+				over = v[0] >= tcpLastAck && v[0] <= tcpClose
+			}
+			return true
+		})
+	})
+	return over
 }
 
 type tuple struct {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/netip"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -281,6 +282,60 @@ func TestFlowsAreReadOnlyForAReason(t *testing.T) {
 	walks(conntrack.Query{})
 	run()
 	walks()
+}
+
+// Whoever is accepted as well makes no flow forbidden: only those that were cut are read,
+// and only if there may be one with that end.
+func TestWhoJoinsIsNoReasonToReadFlows(t *testing.T) {
+	anew := false
+	p, f, _ := newFlows(t, &anew, nil)
+	n := planetest.Node()
+	accept := intent.Rule{
+		Tier: intent.TierNetworkPolicy, Action: intent.Accept, Match: intent.Match{Sets: []string{"friends"}},
+		Origin: intent.RuleOrigin{Kind: "NetworkPolicy", Namespace: "a", Name: "b", Index: 0},
+	}
+	deny := accept
+	deny.Action, deny.Match, deny.Origin.Index = intent.Deny, intent.Match{}, -1
+	list := intent.NewRuleList(packet.DefaultVPC, intent.Ingress, []intent.Rule{accept, deny})
+	n.Ports = []intent.Port{planetest.Port(2, netnstest.New(t).String())}
+	n.Ports[0].Ingress, n.RuleLists = list.ID, []intent.RuleList{list}
+	friend := func(last byte) netip.Addr { return netip.AddrFrom4([4]byte{203, 0, 113, last}) }
+	cut := conntrack.Query{Mark: claims.CTCut, Mask: claims.CTCut}
+	flow := conntrack.Flow{Src: friend(2), SrcPort: 1, ReplySrc: n.Ports[0].Addresses[0], ReplySrcPort: 80, Protocol: packet.UDP, Mark: claims.CTJudged}
+	sets := n.AddressSets
+	for _, step := range []struct {
+		name    string
+		friends []byte
+		walks   []conntrack.Query
+	}{
+		{"the first", []byte{1}, []conntrack.Query{{}, {}}}, // to adopt flows, and for the new port
+		{"one joins", []byte{1, 2}, nil},
+		{"it leaves", []byte{1}, []conntrack.Query{{End: friend(2)}}},
+		{"another joins", []byte{1, 3}, nil},
+		{"it comes back", []byte{1, 2, 3}, []conntrack.Query{cut}},
+		{"one more joins", []byte{1, 2, 3, 4}, nil},
+	} {
+		friends := intent.AddressSet{VPC: packet.DefaultVPC, Name: "friends"}
+		for _, last := range step.friends {
+			friends.Prefixes = append(friends.Prefixes, netip.PrefixFrom(friend(last), 32))
+		}
+		n.AddressSets = append(slices.Clone(sets), friends)
+		slices.SortFunc(n.AddressSets, intent.AddressSet.Compare)
+		f.walks = nil
+		if r, err := p.Apply(t.Context(), n, apply.Options{}); err != nil || len(r.Failed) > 0 {
+			t.Fatal(step.name, err, r.Failed)
+		}
+		if diff := cmp.Diff(step.walks, f.walks, cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
+			t.Errorf("%s: walks (-want +got):\n%s", step.name, diff)
+		}
+		if !slices.Contains(step.friends, 2) && f.marked[claims.CTCut] > 0 {
+			flow.Mark = claims.CTJudged | claims.CTCut
+		}
+		f.flows = []conntrack.Flow{flow} // there since the first step
+	}
+	if f.marked[claims.CTCut] != 1 || f.marked[claims.CTJudged] != 1 {
+		t.Errorf("marked: %v, want one cut and one uncut", f.marked)
+	}
 }
 
 // A Report names some flows and counts the rest.

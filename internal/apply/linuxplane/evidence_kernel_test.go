@@ -3,7 +3,10 @@ package linuxplane
 import (
 	"net/netip"
 	"slices"
+	"strings"
 	"testing"
+
+	"github.com/vishvananda/netlink"
 
 	"github.com/fairlead-sdn/fairlead/internal/apply"
 	"github.com/fairlead-sdn/fairlead/internal/intent"
@@ -94,5 +97,47 @@ func TestExplainAndFlowsOfTheKernel(t *testing.T) {
 	w := c.explain(0, here.intent.Ports[0], to, 9000)
 	if w.Verdict != "drop" || !slices.ContainsFunc(w.Missing, func(m string) bool { return m != "" }) {
 		t.Errorf("an intent that is not applied: %q, missing %q", w.Verdict, w.Missing)
+	}
+}
+
+// What others took from the kernel is missed, by stage.
+func TestExplainMissesWhatIsGone(t *testing.T) {
+	c := newCluster(t, true, false)
+	here := c.nodes[0]
+	from, to := here.intent.Ports[0], here.intent.Ports[1]
+	h := handle(t, here.ns)
+	link, err := h.LinkByName(to.HostInterface)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if w := c.explain(0, from, to, 80); w.Verdict != "accept" || len(w.Missing) > 0 {
+		t.Fatalf("%q, missing %q: %s", w.Verdict, w.Missing, lines(w))
+	}
+	for _, fault := range []struct {
+		want string
+		do   func() error
+	}{
+		{"delivery: the kernel's neighbour for ", func() error {
+			return h.NeighDel(&netlink.Neigh{LinkIndex: link.Attrs().Index, IP: to.Addresses[0].AsSlice()})
+		}},
+		{"path: the kernel's route to ", func() error {
+			a := to.Addresses[0]
+			return h.RouteDel(&netlink.Route{Scope: netlink.SCOPE_NOWHERE, LinkIndex: link.Attrs().Index, Dst: network(netip.PrefixFrom(a, a.BitLen()))})
+		}},
+		{"source: ", func() error {
+			own, err := h.LinkByName(from.HostInterface)
+			if err != nil {
+				return err
+			}
+			return h.LinkDel(own)
+		}},
+	} {
+		if err := fault.do(); err != nil {
+			t.Fatal(err)
+		}
+		w := c.explain(0, from, to, 80)
+		if !slices.ContainsFunc(w.Missing, func(m string) bool { return strings.HasPrefix(m, fault.want) }) {
+			t.Errorf("missing %q, want %q: %s", w.Missing, fault.want, lines(w))
+		}
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/fairlead-sdn/fairlead/internal/intent"
 	"github.com/fairlead-sdn/fairlead/internal/nftables"
 	"github.com/fairlead-sdn/fairlead/internal/packet"
+	"github.com/fairlead-sdn/fairlead/internal/render/linux"
 	rendernft "github.com/fairlead-sdn/fairlead/internal/render/nft"
 )
 
@@ -72,8 +73,17 @@ func TestFollow(t *testing.T) {
 		}
 		return at
 	}
+	// The ports have no namespace, so their routes are not rendered.
+	var links []linux.Route
+	for _, p := range n.Ports {
+		links = append(links, linux.Route{Dst: netip.PrefixFrom(p.Addresses[0], 32), Hops: []linux.Hop{{Dev: p.HostInterface}}})
+	}
 	remote := func(at apply.Passage, vni packet.VNI) apply.Passage {
 		at.VNI = vni
+		return at
+	}
+	spoofed := func(at apply.Passage) apply.Passage {
+		at.Packet.Src = netip.MustParseAddr("10.0.0.77")
 		return at
 	}
 	own := func(at apply.Passage) apply.Passage {
@@ -88,6 +98,10 @@ func TestFollow(t *testing.T) {
 		comment string
 	}{
 		{"a friend here", passage("10.0.0.2", "10.0.0.3", 80), "accept", "policies of the receiver"},
+		{"another tenant's VNI", remote(passage("10.0.9.7", "10.0.0.3", 80), 4100), "drop", ""},
+		{"of nobody's", remote(passage("10.0.8.7", "10.0.0.3", 80), 4096), "drop", ""},
+		{"nobody elsewhere has it", passage("10.0.0.3", "10.0.8.7", 80), "drop", ""},
+		{"not its own address", spoofed(passage("10.0.0.2", "10.0.0.3", 80)), "drop", ""},
 		{"another port", passage("10.0.0.2", "10.0.0.3", 81), "drop", "denied by "},
 		{"a stranger here", passage("10.0.0.4", "10.0.0.3", 80), "drop", "denied by "},
 		{"a friend elsewhere", remote(passage("10.0.9.7", "10.0.0.3", 80), 4096), "accept", "policies of the receiver"},
@@ -98,16 +112,19 @@ func TestFollow(t *testing.T) {
 		{"nobody has the address", passage("10.0.0.3", "10.0.0.99", 5), "", ""},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			walk, looks, err := follow(table, n, tt.at)
-			if err != nil {
+			state := linux.RenderState(n)
+			trip := trip{host: Host{Node: n, Table: table, Routes: append(state.Routes, links...)}, wire: linux.RenderWire(n)}
+			if err := trip.follow(tt.at); err != nil {
 				t.Fatal(err)
 			}
+			walk := apply.Walk{Verdict: trip.verdict, Steps: slices.Concat(trip.arrival, trip.leg.Steps, trip.departure)}
+			looks := trip.leg.looks
 			found := slices.ContainsFunc(walk.Steps, func(s apply.Step) bool { return strings.Contains(s.Comment, tt.comment) && s.Rule >= 0 })
 			if walk.Verdict != tt.want || tt.comment != "" && !found {
 				t.Errorf("%q, want %q by way of %q: %s", walk.Verdict, tt.want, tt.comment, lines(walk))
 			}
 			for _, s := range walk.Steps {
-				if s.Rule >= 0 && (s.Text == "" || s.Effect == "") {
+				if s.Stage == "" || s.Effect == "" || s.Rule >= 0 && s.Text == "" {
 					t.Errorf("a step says nothing: %+v", s)
 				}
 			}
@@ -128,13 +145,28 @@ func lines(w apply.Walk) string {
 	return b.String()
 }
 
-func TestProve(t *testing.T) {
-	walk := apply.Walk{Steps: []apply.Step{{Chain: "forward", Rule: 0}, {Chain: "forward", Rule: 1, Text: "drop"}, {Chain: "forward", Rule: -1}, {Chain: "gone", Rule: 0}}}
-	prove(&walk, map[string][]nft.KernelRule{"forward": {{Handle: 7, Counted: true, Packets: 3}, {}}})
-	if s := walk.Steps[0]; s.Handle != 7 || s.Packets == nil || *s.Packets != 3 {
-		t.Errorf("step %+v, want handle 7 and 3 packets", s)
-	}
-	if want := []string{"rule 1 of chain forward: drop", "rule 0 of chain gone: "}; !slices.Equal(walk.Missing, want) {
-		t.Errorf("missing %q, want %q", walk.Missing, want)
+func TestProveRule(t *testing.T) {
+	have := []nft.KernelRule{{Handle: 7, Counted: true, Packets: 3}, {}}
+	for _, tt := range []struct {
+		name          string
+		rule          int
+		have          []nft.KernelRule
+		live, missing string
+	}{
+		{"there", 0, have, "handle 7, 3 packets; @a as wanted; @b DIFFERS", ""},
+		{"not as it should be", 1, have, "MISSING", "egress: rule 1 of chain forward is not in the kernel: drop"},
+		{"no such chain", 0, nil, "MISSING", "egress: rule 0 of chain forward is not in the kernel: drop"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			var walk apply.Walk
+			s := apply.Step{Stage: apply.StageEgress, Chain: "forward", Rule: tt.rule, Text: "drop"}
+			proveRule(&s, tt.have, []string{"a", "b"}, map[string]bool{"b": true}, &walk)
+			if s.Live != tt.live || strings.Join(walk.Missing, "; ") != tt.missing {
+				t.Errorf("%q, want %q; missing %q, want %q", s.Live, tt.live, walk.Missing, tt.missing)
+			}
+			if there := tt.missing == ""; there != (s.Handle == 7) || there != (s.Packets != nil && *s.Packets == 3) {
+				t.Errorf("%+v", s)
+			}
+		})
 	}
 }

@@ -51,7 +51,7 @@ func (a *application) decideFlows(ctx context.Context, desired intent.Node, chan
 	var queries []conntrack.Query
 	for _, q := range change.Queries() {
 		// Nobody has the address, and before somebody does its flows are forgotten.
-		if q.End.IsValid() && a.vacant.keeps(q.End, desired) {
+		if q.End.IsValid() && a.vacant.keeps(q.End, desired) || q.Cut && !a.cut.may(change.Peer) {
 			continue
 		}
 		queries = append(queries, query(q))
@@ -65,15 +65,63 @@ func (a *application) decideFlows(ctx context.Context, desired intent.Node, chan
 	}
 	decider := change.Decider(own)
 	var done tally
+	cut := a.cut.during(queries)
 	_, err = a.flows.Walk(ctx, queries, func(f conntrack.Flow) conntrack.Decision {
 		first := firstPacket(f)
 		v, why := decider.Decide(flows.Flow{First: first, Mark: f.Mark})
 		done.add(v, first, why)
+		if v == flows.Cut || v == flows.Keep && f.Mark&claims.CTCut != 0 {
+			cut.add(first.Src, first.Dst)
+		}
 		mark, mask := v.Mark()
 		return conntrack.Decision{Delete: v == flows.Forget, Mark: mark, Mask: mask}
 	})
 	a.report.Changes = append(a.report.Changes, done.lines()...)
+	if err != nil {
+		cut = cuts{}
+	}
+	a.cut = cut
 	return err
+}
+
+// cuts knows the ends of all flows that were cut, so that a change which can only make more
+// allowed need not look for such flows among all others. The zero value does not know them.
+type cuts struct {
+	known bool
+	ends  map[netip.Addr]bool
+}
+
+// mostCuts bounds the ends that are remembered.
+const mostCuts = 4096
+
+// may reports whether a flow that was cut can have an end of which is says true.
+func (c *cuts) may(is func(netip.Addr) bool) bool {
+	if !c.known {
+		return true
+	}
+	for a := range c.ends {
+		if is(a) {
+			return true
+		}
+	}
+	return false
+}
+
+// during is what to add to while flows are read: what is known, or nothing if all that
+// were cut will be seen.
+func (c *cuts) during(queries []conntrack.Query) cuts {
+	if slices.Contains(queries, conntrack.Query{}) || slices.Contains(queries, query(flows.Query{Cut: true})) {
+		return cuts{known: true, ends: map[netip.Addr]bool{}}
+	}
+	return *c
+}
+
+func (c *cuts) add(ends ...netip.Addr) {
+	for _, a := range ends {
+		if c.known = c.known && len(c.ends) < mostCuts; c.known {
+			c.ends[a] = true
+		}
+	}
 }
 
 // vacate makes ports that begin to carry inherit no flow, whatever was sent to their
@@ -169,8 +217,11 @@ func (p *Plane) ownAddresses() (own []netip.Addr, err error) {
 
 func query(q flows.Query) conntrack.Query {
 	out := conntrack.Query{End: q.End}
-	if q.Unjudged {
+	switch {
+	case q.Unjudged:
 		out.Mask = claims.CTJudged | claims.CTCut
+	case q.Cut:
+		out.Mark, out.Mask = claims.CTCut, claims.CTCut
 	}
 	return out
 }

@@ -6,6 +6,8 @@ import (
 	"maps"
 	"slices"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/fairlead-sdn/fairlead/internal/apply"
 	"github.com/fairlead-sdn/fairlead/internal/intent"
 	"github.com/fairlead-sdn/fairlead/internal/render/linux"
@@ -35,18 +37,37 @@ func (a *application) guardPorts(ctx context.Context, guards []linux.Guard) erro
 	if len(todo) == 0 {
 		return nil
 	}
-	return a.ns.Do(func() error {
-		for _, g := range todo {
-			changes, err := a.wire.AttachPort(g.Index)
-			a.report.Changes = append(a.report.Changes, changes...)
-			if err != nil {
-				a.fail(apply.ObjectError{Ref: g.Ref, Err: fmt.Errorf("guard link %s: %w", g.Link, err)})
-				continue
-			}
-			a.guarded[g.Index] = true
+	return a.attachGuards(todo)
+}
+
+// guardsAtOnce bounds how many links get their programs at once. Where the kernel is busy
+// with links each waits for its turn, and those that wait together wait once.
+const guardsAtOnce = 8
+
+func (a *application) attachGuards(todo []linux.Guard) error {
+	changes, errs := make([][]string, len(todo)), make([]error, len(todo))
+	var group errgroup.Group
+	group.SetLimit(guardsAtOnce)
+	for i, g := range todo {
+		group.Go(func() error {
+			return a.ns.Do(func() error {
+				changes[i], errs[i] = a.wire.AttachPort(g.Index)
+				return nil
+			})
+		})
+	}
+	if err := group.Wait(); err != nil {
+		return err
+	}
+	for i, g := range todo {
+		a.report.Changes = append(a.report.Changes, changes[i]...)
+		if errs[i] != nil {
+			a.fail(apply.ObjectError{Ref: g.Ref, Err: fmt.Errorf("guard link %s: %w", g.Link, errs[i])})
+			continue
 		}
-		return nil
-	})
+		a.guarded[g.Index] = true
+	}
+	return nil
 }
 
 // auditGuards compares the programs and their map with what ought to be on the links

@@ -18,7 +18,7 @@ func (a *application) forgetUntranslated(ctx context.Context, desired intent.Nod
 		return
 	}
 	r, err := a.flows.Walk(ctx, []conntrack.Query{{}}, func(f conntrack.Flow) conntrack.Decision {
-		return conntrack.Decision{Delete: untranslated(desired, f)}
+		return conntrack.Decision{Delete: Untranslated(desired, f)}
 	})
 	if err != nil {
 		a.log.Warn("flows that began without our rules may stay without masquerade until they end", "err", err)
@@ -28,8 +28,9 @@ func (a *application) forgetUntranslated(ctx context.Context, desired intent.Nod
 	}
 }
 
-// untranslated reports whether a flow has its own source address and ought not to.
-func untranslated(n intent.Node, f conntrack.Flow) bool {
+// Untranslated reports whether a flow has its own source address and ought not to: natOutgoing
+// says so.
+func Untranslated(n intent.Node, f conntrack.Flow) bool {
 	if f.ReplyDst != f.Src || ownAddress(n, f.Dst) {
 		return false
 	}

@@ -32,7 +32,7 @@ func TestUntranslated(t *testing.T) {
 		{"the node's own", "192.0.2.1", "203.0.113.1", "192.0.2.1", false},
 	} {
 		f := conntrack.Flow{Src: netip.MustParseAddr(tc.src), Dst: netip.MustParseAddr(tc.dst), ReplyDst: netip.MustParseAddr(tc.reply)}
-		if got := untranslated(n, f); got != tc.want {
+		if got := Untranslated(n, f); got != tc.want {
 			t.Errorf("%s: %t, want %t", tc.name, got, tc.want)
 		}
 	}

@@ -51,7 +51,8 @@ type Programs interface {
 }
 
 // Guard are the programs on the node's ends of pods' links: they check what pods send.
-// AttachPort and PortAttached are called on a thread in the node's network namespace.
+// AttachPort and PortAttached are called on a thread in the node's network namespace,
+// AttachPort on several at once.
 type Guard interface {
 	ApplyPorts(ctx context.Context, want []linux.Guard, o apply.Options) ([]string, error)
 	AuditPorts(want []linux.Guard) ([]apply.Difference, error)
@@ -119,6 +120,8 @@ type Plane struct {
 	adoptUntil time.Time
 	// judged is the intent that all flows are known to obey, nil if none is.
 	judged *intent.Node
+	// cut are the flows that were cut.
+	cut cuts
 	// attached is the index of the device that the programs are on, as we know; guarded
 	// are those of the links of ports that they are on.
 	attached int
@@ -207,6 +210,11 @@ func (a *application) took(r rtnl.Result) {
 }
 
 func (a *application) run(ctx context.Context, desired intent.Node, state linux.State) error {
+	var rules rulesErrors
+	early := a.onlyMorePorts(desired)
+	if early {
+		rules = a.applyRules(ctx, desired, state)
+	}
 	prepared, err := a.links.Prepare(ctx, state, a.options)
 	a.took(prepared)
 	if err != nil {
@@ -217,19 +225,17 @@ func (a *application) run(ctx context.Context, desired intent.Node, state linux.
 	if guardErr != nil {
 		guardErr = fmt.Errorf("programs on the links of pods: %w", guardErr)
 	}
-	filterErr := a.applyFilter(ctx, desired)
-	if filterErr != nil {
-		filterErr = fmt.Errorf("packet filter: %w", filterErr)
-	} else {
-		a.followPolicy(ctx, desired)
+	if !early {
+		rules = a.applyRules(ctx, desired, state)
 	}
-	cacheErr := a.forgetPassing(filterErr != nil)
-	wireErr := a.applyWire(ctx, desired, state, prepared.TunnelIndex)
-	if wireErr != nil {
-		wireErr = fmt.Errorf("tunnel programs: %w", wireErr)
+	if rules.wire == nil {
+		rules.wire = a.attachWire(prepared.TunnelIndex)
+	}
+	if rules.wire != nil {
+		rules.wire = fmt.Errorf("tunnel programs: %w", rules.wire)
 	}
 	// Without its rules nothing new may carry traffic.
-	hold := errors.Join(guardErr, filterErr, wireErr)
+	hold := errors.Join(guardErr, rules.filter, rules.wire)
 	if a.foreign.Swap(false) || a.options.Refresh || hold != nil {
 		a.vacant.forget()
 	}
@@ -242,20 +248,51 @@ func (a *application) run(ctx context.Context, desired intent.Node, state linux.
 		a.vacant.forget()
 		err = fmt.Errorf("commit links and routes: %w", err)
 	}
-	return errors.Join(hold, err, cacheErr, a.settleCache(desired.MTU, hold != nil || err != nil))
+	return errors.Join(hold, err, rules.cache, a.settleCache(desired.MTU, hold != nil || err != nil))
+}
+
+// onlyMorePorts reports whether all ports stay as they are, and there may be new ones. The
+// rules need not wait for the links of those, which takes most of the time: they name links
+// that carry nothing yet. What concerns the rest of the cluster is in force sooner then.
+// Where a port goes or is another, the programs on its link come first.
+func (a *application) onlyMorePorts(desired intent.Node) bool {
+	return a.judged != nil && !slices.ContainsFunc(a.judged.Ports, func(was intent.Port) bool {
+		i, found := slices.BinarySearchFunc(desired.Ports, was, intent.Port.Compare)
+		return !found || !was.Equal(desired.Ports[i])
+	})
+}
+
+// rulesErrors tell what of the rules is not in force.
+type rulesErrors struct{ filter, cache, wire error }
+
+// applyRules brings in the rules, and the maps of the tunnel programs.
+func (a *application) applyRules(ctx context.Context, desired intent.Node, state linux.State) (e rulesErrors) {
+	if e.filter = a.applyFilter(ctx, desired); e.filter != nil {
+		e.filter = fmt.Errorf("packet filter: %w", e.filter)
+	} else {
+		a.followPolicy(ctx, desired)
+	}
+	e.cache = a.forgetPassing(e.filter != nil)
+	e.wire = a.applyWire(ctx, desired, state)
+	return e
 }
 
 // applyWire fills the maps before the programs are on the device, and both before
 // the device is up. Without a tunnel the maps are only emptied of what was there.
-func (a *application) applyWire(ctx context.Context, desired intent.Node, state linux.State, index int) error {
+func (a *application) applyWire(ctx context.Context, desired intent.Node, state linux.State) error {
 	want := linux.Wire{}
 	if state.Tunnel != nil {
 		want = linux.RenderWire(desired)
 	}
 	changes, err := a.wire.Apply(ctx, want, a.options)
 	a.report.Changes = append(a.report.Changes, changes...)
-	if err != nil || index == 0 || index == a.attached && !a.options.Refresh {
-		return err
+	return err
+}
+
+// attachWire puts the programs on the tunnel device, if there is one.
+func (a *application) attachWire(index int) error {
+	if index == 0 || index == a.attached && !a.options.Refresh {
+		return nil
 	}
 	return a.ns.Do(func() error {
 		changes, err := a.wire.Attach(index)

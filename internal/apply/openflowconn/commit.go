@@ -117,9 +117,12 @@ func (c *Conn) Commit(ctx context.Context, changes Changes) error {
 	if err := c.plain(ctx, before); err != nil {
 		return err
 	}
-	committed := 0
+	committed, size := 0, c.config.MaxBundle
+	if changes.Together {
+		size = len(bundled)
+	}
 	for len(bundled) > 0 {
-		part := bundled[:min(len(bundled), c.config.MaxBundle)]
+		part := bundled[:min(len(bundled), size)]
 		if err := c.commit(ctx, part, committed); err != nil {
 			return err
 		}

@@ -5,12 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"math/rand/v2"
 	"net"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"github.com/fairlead-sdn/fairlead/internal/apply/reconnect"
 	"github.com/fairlead-sdn/fairlead/internal/openflow"
 )
 
@@ -130,26 +130,19 @@ func (c *Conn) publish(s State) {
 // once.
 func (c *Conn) Run(ctx context.Context) error {
 	defer close(c.ended)
-	wait := c.config.MinBackoff
-	for n := uint64(1); ; n++ {
-		began := time.Now()
+	reconnect.Loop[*call]{
+		Min: c.config.MinBackoff, Max: c.config.MaxBackoff, Calls: c.calls,
+		Refuse: func(call *call, why error) { call.answer <- fmt.Errorf("%w: %w", ErrDisconnected, why) },
+	}.Run(ctx, func(n uint64) error {
 		unanswered, err := c.connection(ctx, n)
 		c.lost(ctx, n, err)
 		// Who hears that the connection is lost finds a State that says so.
 		if unanswered != nil {
 			unanswered.answer <- fmt.Errorf("%w: %w", ErrDisconnected, err)
 		}
-		if ctx.Err() != nil {
-			return nil
-		}
-		if time.Since(began) > c.config.MaxBackoff {
-			wait = c.config.MinBackoff
-		}
-		if !c.pause(ctx, wait-wait/8+rand.N(wait/4+1), err) {
-			return nil
-		}
-		wait = min(2*wait, c.config.MaxBackoff)
-	}
+		return err
+	})
+	return nil
 }
 
 // lost publishes that the connection is lost, and logs it when the reason is new.
@@ -161,22 +154,6 @@ func (c *Conn) lost(ctx context.Context, n uint64, err error) {
 		c.config.Logger.Warn("no connection to the bridge", "socket", c.config.Socket, "error", err)
 	}
 	c.publish(State{Connection: n, Err: err})
-}
-
-// pause waits and refuses calls meanwhile. It reports whether ctx goes on.
-func (c *Conn) pause(ctx context.Context, d time.Duration, why error) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	for {
-		select {
-		case <-timer.C:
-			return true
-		case <-ctx.Done():
-			return false
-		case call := <-c.calls:
-			call.answer <- fmt.Errorf("%w: %w", ErrDisconnected, why)
-		}
-	}
 }
 
 // connection runs one connection from dialling to its end. It returns the call that

@@ -48,6 +48,8 @@ type Changes struct {
 	Flows  []openflow.FlowMod
 	Groups []GroupMod
 	Meters []MeterMod
+	// Together makes all of flows and groups one bundle, however many they are.
+	Together bool
 }
 
 // Empty reports whether there is nothing to do.
@@ -56,8 +58,8 @@ func (c Changes) Empty() bool { return len(c.Flows)+len(c.Groups)+len(c.Meters) 
 // Diff says what leads from installed to desired. A flow that differs in its actions
 // only is modified and keeps its counters; one that differs in its cookie or timeouts
 // is replaced in one step. Of desired flows with one key the last one counts. A
-// deletion names the installed flow's cookie, so that it never meets a flow that
-// somebody else has put in its place.
+// change or deletion names the installed flow's cookie, but for its last bit, so that it
+// never meets a flow that somebody else has put in its place.
 func Diff(installed, desired Rules) Changes {
 	return Changes{
 		Flows:  diffFlows(installed.Flows, desired.Flows),
@@ -65,6 +67,11 @@ func Diff(installed, desired Rules) Changes {
 		Meters: diffMeters(installed.Meters, desired.Meters),
 	}
 }
+
+// nearlyWhole is the mask of a cookie without its last bit. With a mask of all bits Open
+// vSwitch walks all flows that bear the cookie, for each change, instead of looking up the
+// one that is meant: 10,000 changes among 10,000 flows take seconds.
+const nearlyWhole = ^uint64(1)
 
 func diffFlows(installed, desired []openflow.Flow) []openflow.FlowMod {
 	have := make(map[openflow.Key]openflow.Flow, len(installed))
@@ -81,14 +88,14 @@ func diffFlows(installed, desired []openflow.Flow) []openflow.FlowMod {
 		switch {
 		case there && old.Equal(f):
 		case there && old.Cookie == f.Cookie && old.IdleTimeout == f.IdleTimeout && old.HardTimeout == f.HardTimeout:
-			mods = append(mods, openflow.FlowMod{Command: openflow.FlowModifyStrict, Flow: f, CookieMask: ^uint64(0)})
+			mods = append(mods, openflow.FlowMod{Command: openflow.FlowModifyStrict, Flow: f, CookieMask: nearlyWhole})
 		default:
 			mods = append(mods, openflow.FlowMod{Command: openflow.FlowAdd, Flow: f})
 		}
 	}
 	for key, f := range have {
 		if _, wanted := want[key]; !wanted {
-			mods = append(mods, openflow.FlowMod{Command: openflow.FlowDeleteStrict, Flow: f, CookieMask: ^uint64(0)})
+			mods = append(mods, openflow.FlowMod{Command: openflow.FlowDeleteStrict, Flow: f, CookieMask: nearlyWhole})
 		}
 	}
 	slices.SortFunc(mods, func(a, b openflow.FlowMod) int {

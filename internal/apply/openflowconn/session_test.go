@@ -228,6 +228,9 @@ func TestDiff(t *testing.T) {
 		deleting := false
 		for _, m := range Diff(Rules{Flows: installed}, Rules{Flows: list(want)}).Flows {
 			key := m.Flow.Key()
+			if m.CookieMask == ^uint64(0) {
+				t.Fatalf("for %v Open vSwitch walks all flows with the cookie", m)
+			}
 			switch m.Command {
 			case openflow.FlowAdd:
 				table[key] = m.Flow

@@ -4,12 +4,12 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"math/rand/v2"
 	"net"
 	"sync"
 	"time"
 
 	"github.com/fairlead-sdn/fairlead/internal/apply/ovsdb/jsonrpc"
+	"github.com/fairlead-sdn/fairlead/internal/apply/reconnect"
 )
 
 // Config says what a Client connects to and watches. Zero values of the limits and
@@ -150,26 +150,19 @@ func (c *Client) Transact(ctx context.Context, ops ...Operation) ([]Result, erro
 // once.
 func (c *Client) Run(ctx context.Context) error {
 	defer close(c.ended)
-	wait := c.config.MinBackoff
-	for n := uint64(1); ; n++ {
-		began := time.Now()
+	reconnect.Loop[*request]{
+		Min: c.config.MinBackoff, Max: c.config.MaxBackoff, Calls: c.requests,
+		Refuse: func(r *request, why error) { r.answer <- answer{err: fmt.Errorf("%w: %w", ErrDisconnected, why)} },
+	}.Run(ctx, func(n uint64) error {
 		unanswered, err := c.connection(ctx, n)
 		c.lost(ctx, n, err)
 		// Who hears that the connection is lost finds a Snapshot that says so.
 		for _, r := range unanswered {
 			r.answer <- answer{err: fmt.Errorf("%w: %w", ErrUncertain, err)}
 		}
-		if ctx.Err() != nil {
-			return nil
-		}
-		if time.Since(began) > c.config.MaxBackoff {
-			wait = c.config.MinBackoff
-		}
-		if !c.pause(ctx, wait-wait/8+rand.N(wait/4+1), err) {
-			return nil
-		}
-		wait = min(2*wait, c.config.MaxBackoff)
-	}
+		return err
+	})
+	return nil
 }
 
 // lost publishes that the connection is lost, and logs it when the reason is new.
@@ -181,22 +174,6 @@ func (c *Client) lost(ctx context.Context, n uint64, err error) {
 		c.config.Logger.Warn("no connection to the OVSDB server", "socket", c.config.Socket, "error", err)
 	}
 	c.publish(&Snapshot{Connection: n, Err: err})
-}
-
-// pause waits and refuses transactions meanwhile. It reports whether ctx goes on.
-func (c *Client) pause(ctx context.Context, d time.Duration, why error) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	for {
-		select {
-		case <-timer.C:
-			return true
-		case <-ctx.Done():
-			return false
-		case r := <-c.requests:
-			r.answer <- answer{err: fmt.Errorf("%w: %w", ErrDisconnected, why)}
-		}
-	}
 }
 
 // connection runs one connection from dialling to its end. It returns the

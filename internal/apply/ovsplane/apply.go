@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 	"time"
@@ -12,6 +13,8 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/fairlead-sdn/fairlead/internal/apply"
+	"github.com/fairlead-sdn/fairlead/internal/apply/conntrack"
+	"github.com/fairlead-sdn/fairlead/internal/apply/linuxplane"
 	"github.com/fairlead-sdn/fairlead/internal/apply/ovsdb/switchdb"
 	"github.com/fairlead-sdn/fairlead/internal/apply/rtnl"
 	"github.com/fairlead-sdn/fairlead/internal/claims"
@@ -128,7 +131,7 @@ func (a *application) run(ctx context.Context, desired intent.Node) error {
 	if r.noUplink != nil {
 		a.fail(apply.ObjectError{Ref: node, Err: fmt.Errorf("no other node is reached through the tunnel: %w", r.noUplink)})
 	}
-	earlier, err := a.host.indices()
+	earlier, err := a.host.podLinks(desired.Ports)
 	if err != nil {
 		return err
 	}
@@ -137,15 +140,18 @@ func (a *application) run(ctx context.Context, desired intent.Node) error {
 	if err != nil {
 		return fmt.Errorf("prepare links: %w", err)
 	}
-	now, err := a.host.indices()
+	now, err := a.host.podLinks(desired.Ports)
 	if err != nil {
 		return err
 	}
 	a.finishFrames(r.host.Ports, now)
-	changes, filterErr := a.filter.Apply(ctx, a.datapath.table(desired, r.uplinkName()), a.options)
+	changes, filterErr := a.filter.Apply(ctx, ovs.RenderTable(desired, a.datapath.switchOf(r.uplinkName())), a.options)
 	a.report.Changes = append(a.report.Changes, changes...)
 	if filterErr != nil {
 		filterErr = fmt.Errorf("packet filter: %w", filterErr)
+	}
+	if made, ok := a.filter.(linuxplane.Maker); ok && made.Anew() {
+		a.forgetUntranslated(ctx, desired)
 	}
 	switchErr := a.applySwitch(ctx, desired, r, replaced(earlier, now), now)
 	hold := errors.Join(filterErr, switchErr)
@@ -157,12 +163,30 @@ func (a *application) run(ctx context.Context, desired intent.Node) error {
 	return errors.Join(hold, err)
 }
 
+// forgetUntranslated makes the host's flows begin anew that began while there was no
+// table, if it gives them another source: the kernel decides that for the first packet only.
+func (a *application) forgetUntranslated(ctx context.Context, desired intent.Node) {
+	r, err := a.hostFlows.Walk(ctx, []conntrack.Query{{}}, func(f conntrack.Flow) conntrack.Decision {
+		node := f.ReplyDst == f.Src && slices.ContainsFunc(desired.Underlay, func(p netip.Prefix) bool { return p.Addr() == f.Src })
+		toPod := slices.ContainsFunc(desired.Subnets, func(s intent.Subnet) bool {
+			return slices.ContainsFunc(s.CIDRs, func(c netip.Prefix) bool { return c.Contains(f.Dst) })
+		})
+		return conntrack.Decision{Delete: linuxplane.Untranslated(desired, f) || node && toPod}
+	})
+	if err != nil {
+		a.log.Warn("flows that began without our table may keep their source until they end", "err", err)
+	}
+	if r.Changed > 0 {
+		a.say("forget %d flows of the host that began without our table", r.Changed)
+	}
+}
+
 // replaced are links that have another index than before: whatever Open vSwitch has open
 // under their names is gone.
-func replaced(earlier, now map[string]int) map[string]bool {
+func replaced(earlier, now map[string]podLink) map[string]bool {
 	out := map[string]bool{}
-	for name, index := range now {
-		if earlier[name] != index {
+	for name, link := range now {
+		if earlier[name].index != link.index {
 			out[name] = true
 		}
 	}
@@ -170,14 +194,14 @@ func replaced(earlier, now map[string]int) map[string]bool {
 }
 
 // finishFrames turns the offloads of pods off that we have not seen to yet.
-func (a *application) finishFrames(ports []linux.Port, index map[string]int) {
+func (a *application) finishFrames(ports []linux.Port, links map[string]podLink) {
 	if a.datapath.kind != ovs.Netdev {
 		return
 	}
 	wanted := map[string]bool{}
 	for _, p := range ports {
 		wanted[p.HostName] = true
-		if a.failed[p.Ref] || !a.options.Refresh && a.plain[p.HostName] == index[p.HostName] {
+		if a.failed[p.Ref] || !a.options.Refresh && a.plain[p.HostName] == links[p.HostName].index {
 			continue
 		}
 		changed, err := plainFrames(p)
@@ -188,7 +212,7 @@ func (a *application) finishFrames(ports []linux.Port, index map[string]int) {
 		if changed {
 			a.say("turn transmit offloads of %s of pod %s off", p.Name, p.Pod)
 		}
-		a.plain[p.HostName] = index[p.HostName]
+		a.plain[p.HostName] = links[p.HostName].index
 	}
 	for name := range a.plain {
 		if !wanted[name] {
@@ -197,13 +221,13 @@ func (a *application) finishFrames(ports []linux.Port, index map[string]int) {
 	}
 }
 
-// applySwitch brings in all that Open vSwitch does. index are the links of ports that
-// exist; those of replaced are taken out of the bridge first.
-func (a *application) applySwitch(ctx context.Context, desired intent.Node, r rendered, replaced map[string]bool, index map[string]int) error {
+// applySwitch brings in all that Open vSwitch does. links are those of ports that exist;
+// those of replaced are taken out of the bridge first.
+func (a *application) applySwitch(ctx context.Context, desired intent.Node, r rendered, replaced map[string]bool, links map[string]podLink) error {
 	waiting, cancel := context.WithTimeout(ctx, a.patience)
 	defer cancel()
 	wanted := r.bridges(desired, a.datapath)
-	wanted = withPorts(wanted, func(name string) bool { return index[name] != 0 })
+	wanted = withPorts(wanted, func(name string) bool { return links[name].index != 0 })
 	a.bridges, a.last = wanted, &desired
 	numbers, err := a.applyBridges(waiting, desired, wanted, replaced)
 	if err != nil {
@@ -216,13 +240,20 @@ func (a *application) applySwitch(ctx context.Context, desired intent.Node, r re
 		a.joinUplink(desired, r.uplink)
 	}
 	if err := a.install(waiting, desired, numbers); err != nil {
+		a.tracks.judged = nil // by which flows is not known any more
 		return fmt.Errorf("flows of the bridge %s: %w", claims.OVSBridge, err)
 	}
 	// Thousands of conversations and hundreds of peers are asked about one by one.
 	following, cancel := context.WithTimeout(ctx, 5*a.patience)
 	defer cancel()
+	if err := a.vacate(following, desired, links); err != nil {
+		return fmt.Errorf("forget flows of the addresses of new ports: %w", err)
+	}
 	a.followPolicy(following, desired)
 	if a.datapath.kind == ovs.Netdev {
+		if r.uplink != nil {
+			a.keepUnderlay(following, desired)
+		}
 		a.route(following, desired, r.uplink)
 	}
 	return nil
@@ -283,6 +314,9 @@ func (a *application) applyBridges(ctx context.Context, desired intent.Node, wan
 	}
 	r, err := a.db.Apply(ctx, wanted, o)
 	a.report.Changes = append(a.report.Changes, r.Changes...)
+	if slices.Contains(r.Changes, "add bridge "+claims.OVSUnderlayBridge) {
+		a.tunnel = tunnelRoutes{} // ovs-vswitchd forgets neighbours with the bridge
+	}
 	refs := map[string]intent.Ref{}
 	for _, p := range desired.Ports {
 		refs[p.HostInterface] = p.Ref()
@@ -326,7 +360,7 @@ func (p *Plane) Audit(ctx context.Context, desired intent.Node) ([]apply.Differe
 	}
 	r := p.render(desired)
 	out, linkErr := p.links.Audit(ctx, r.state)
-	diffs, filterErr := p.filter.Audit(ctx, p.datapath.table(desired, r.uplinkName()))
+	diffs, filterErr := p.filter.Audit(ctx, ovs.RenderTable(desired, p.datapath.switchOf(r.uplinkName())))
 	out = append(out, diffs...)
 	diffs, switchErr := p.auditSwitch(ctx, desired, r)
 	out = append(out, diffs...)
@@ -373,6 +407,10 @@ func (p *Plane) auditSwitch(ctx context.Context, desired intent.Node, r rendered
 	out = append(out, diffs...)
 	if err == nil && r.uplink != nil {
 		diffs, err = p.auditTunnel(ctx, desired)
+		out = append(out, diffs...)
+	}
+	if err == nil && r.uplink != nil {
+		diffs, err = p.auditUnderlay(ctx)
 		out = append(out, diffs...)
 	}
 	return out, err

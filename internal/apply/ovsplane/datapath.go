@@ -1,12 +1,9 @@
 package ovsplane
 
 import (
-	"net/netip"
-
 	"github.com/fairlead-sdn/fairlead/internal/apply/ovsdb/switchdb"
 	"github.com/fairlead-sdn/fairlead/internal/claims"
 	"github.com/fairlead-sdn/fairlead/internal/intent"
-	"github.com/fairlead-sdn/fairlead/internal/nftables"
 	"github.com/fairlead-sdn/fairlead/internal/render/ovs"
 )
 
@@ -64,39 +61,4 @@ func bridges(n intent.Node, s ovs.Switch, hwaddr string) []switchdb.Bridge {
 		out = append(out, bridge)
 	}
 	return out
-}
-
-// table is the host's filter table. A datapath in userspace takes copies of what arrives
-// on its ports: the host's own stack gets it all the same, and must not.
-func (d datapath) table(n intent.Node, uplink string) nftables.Table {
-	t := ovs.RenderTable(n, d.switchOf(uplink))
-	if d.kind != ovs.Netdev {
-		return t
-	}
-	const why = "taken by Open vSwitch"
-	ignore := func(s ...nftables.Statement) nftables.Rule {
-		return nftables.Rule{Comment: why, Statements: append(s, nftables.Verdict{Kind: nftables.Drop})}
-	}
-	rules := []nftables.Rule{
-		ignore(nftables.Is(nftables.MetaIIFName, nftables.IfNamePrefix(claims.PortPrefix))),
-		ignore(nftables.Is(nftables.MetaIIFName, nftables.IfName(claims.OVSUnderlayBridge))),
-	}
-	if uplink != "" {
-		for _, p := range n.Underlay {
-			rules = append(rules, ignore(nftables.Is(nftables.UDPDport, nftables.Port(claims.VXLANPort)), nftables.Is(daddr(p.Addr()), nftables.Addr(p.Addr()))))
-		}
-	}
-	for i := range t.Chains {
-		if c := &t.Chains[i]; c.Base != nil && c.Base.Hook == nftables.HookPrerouting {
-			c.Rules = append(rules, c.Rules...)
-		}
-	}
-	return t
-}
-
-func daddr(a netip.Addr) nftables.Field {
-	if a.Is4() {
-		return nftables.IPDaddr
-	}
-	return nftables.IP6Daddr
 }

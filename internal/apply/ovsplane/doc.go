@@ -27,4 +27,7 @@
 // they are, so that a dead ovs-vswitchd does not cut the node off. Both get every frame
 // from the NIC; tables see to it that each takes only its part. How tunnel packets leave is
 // told to ovs-vswitchd per peer, from the host's own routes.
+//
+// Flows and ports of others in our bridges are never touched. An Audit names the flows that
+// take packets from ours.
 package ovsplane

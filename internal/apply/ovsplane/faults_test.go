@@ -2,6 +2,7 @@ package ovsplane
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"path/filepath"
@@ -11,9 +12,11 @@ import (
 
 	"github.com/fairlead-sdn/fairlead/internal/apply"
 	"github.com/fairlead-sdn/fairlead/internal/apply/netns/netnstest"
+	"github.com/fairlead-sdn/fairlead/internal/apply/openflowconn"
 	"github.com/fairlead-sdn/fairlead/internal/claims"
 	"github.com/fairlead-sdn/fairlead/internal/intent"
 	"github.com/fairlead-sdn/fairlead/internal/packet"
+	"github.com/fairlead-sdn/fairlead/internal/render/ovs"
 )
 
 // repairing applies the intent whenever Watch tells of something, as the agent does.
@@ -55,6 +58,10 @@ func repairing(t *testing.T, p *Plane, n intent.Node) (told <-chan apply.Foreign
 	return foreign
 }
 
+// soon is how long what takes well under a second may take on a machine that does much
+// else: every link that is made or removed anywhere on it waits for one lock of the kernel.
+const soon = time.Minute
+
 // TestRepairs: whatever happens to Open vSwitch is noticed and mended, and the pods talk.
 func TestRepairs(t *testing.T) {
 	n := newNode(t)
@@ -73,6 +80,9 @@ func TestRepairs(t *testing.T) {
 		{"one flow deleted", func() { n.ovs.Run("ovs-ofctl", "-O", "OpenFlow15", "del-flows", claims.OVSBridge, "table=62") }},
 		{"port removed", func() { n.ovs.Run("ovs-vsctl", "del-port", a.HostInterface) }},
 		{"bridge removed", func() { n.ovs.Run("ovs-vsctl", "del-br", claims.OVSBridge) }},
+		{"bridge around the NIC: flows deleted", func() { n.ovs.Run("ovs-ofctl", "-O", "OpenFlow15", "del-flows", claims.OVSUnderlayBridge) }},
+		{"bridge around the NIC: removed", func() { n.ovs.Run("ovs-vsctl", "del-br", claims.OVSUnderlayBridge) }},
+		{"controller set", func() { n.ovs.Run("ovs-vsctl", "set-controller", claims.OVSBridge, "tcp:127.0.0.1:1") }},
 		{"database wiped", n.ovs.Wipe},
 	} {
 		for len(told) > 0 {
@@ -81,17 +91,17 @@ func TestRepairs(t *testing.T) {
 		fault.do()
 		select {
 		case <-told:
-		case <-time.After(10 * time.Second):
+		case <-time.After(soon):
 			t.Fatalf("%s: nothing was told", fault.name)
 		}
 		began := time.Now()
 		for !n.reaches(t, a, b) {
-			if time.Since(began) > 10*time.Second {
+			if time.Since(began) > soon {
 				t.Fatalf("%s: %s does not reach %s again", fault.name, a.Pod, b.Pod)
 			}
 		}
 		for diffs := p.differences(t, desired); len(diffs) > 0; diffs = p.differences(t, desired) {
-			if time.Since(began) > 10*time.Second {
+			if time.Since(began) > soon {
 				t.Fatalf("%s: %d differences, the first: %+v", fault.name, len(diffs), diffs[0])
 			}
 		}
@@ -133,6 +143,57 @@ func TestNoOpenvswitch(t *testing.T) {
 	}
 }
 
+// TestAway: that a daemon is away is told at once, and an Apply says so until it is back.
+func TestAway(t *testing.T) {
+	n := newNode(t)
+	p, err := Open(t.Context(), Options{NS: n.ns, RunDir: n.ovs.Host.Run, Patience: 500 * time.Millisecond})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	desired := n.intentOf(t, 1)
+	for _, err := p.Apply(t.Context(), desired, apply.Options{}); err != nil; _, err = p.Apply(t.Context(), desired, apply.Options{}) {
+		t.Logf("apply: %v", err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	told, ended := make(chan apply.Foreign, 1000), make(chan error, 1)
+	go func() { ended <- p.Watch(ctx, func(f apply.Foreign) { told <- f }) }()
+	defer func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Errorf("watch: %v", err)
+		}
+	}()
+	for _, fault := range []struct {
+		daemon interface{ Kill() }
+		told   string
+		fails  string
+		drops  bool
+	}{
+		{n.ovs.Switch, "the bridge " + claims.OVSBridge + " is away", "does ovs-vswitchd run?", true},
+		{n.ovs.Server, "the database of Open vSwitch is away", "is Open vSwitch installed and running?", false},
+	} {
+		fault.daemon.Kill()
+		for deadline := time.After(soon); ; {
+			var f apply.Foreign
+			select {
+			case f = <-told:
+			case <-deadline:
+				t.Fatalf("nobody tells that %s", fault.told)
+			}
+			if strings.HasPrefix(f.What, fault.told) {
+				break
+			}
+		}
+		if _, err := p.Apply(t.Context(), desired, apply.Options{}); err == nil || !strings.Contains(err.Error(), fault.fails) {
+			t.Errorf("%s: apply: %v", fault.told, err)
+		}
+		if _, err := p.Drops(t.Context()); fault.drops && !errors.Is(err, openflowconn.ErrDisconnected) {
+			t.Errorf("%s: drops: %v", fault.told, err)
+		}
+	}
+}
+
 // TestForeignBridge: somebody else's bridge of our name is left alone, and named.
 func TestForeignBridge(t *testing.T) {
 	n := newNode(t)
@@ -153,6 +214,121 @@ func TestForeignBridge(t *testing.T) {
 	}
 	n.ovs.Run("ovs-vsctl", "del-br", claims.OVSBridge)
 	applied(t, p, desired, apply.Options{})
+}
+
+// TestRefusedFlow: a flow that the switch refuses is said of the object that it came from,
+// and all else goes on.
+func TestRefusedFlow(t *testing.T) {
+	n := newNode(t)
+	p := n.open(t)
+	defer p.Close()
+	desired := n.intentOf(t, 2)
+	applied(t, p, desired, apply.Options{})
+	a, b := desired.Ports[0], desired.Ports[1]
+	n.ovs.Run("ovs-vsctl", "--", "--id=@full", "create", "flow_table", "flow_limit=1", "overflow_policy=refuse",
+		"--", "set", "bridge", claims.OVSBridge, fmt.Sprintf("flow_tables:%d=@full", ovs.TableIngress))
+	denied := desired
+	denied.RuleLists = []intent.RuleList{{
+		ID: "deny", Direction: intent.Ingress, VPC: packet.DefaultVPC, Rules: []intent.Rule{{Tier: intent.TierNetworkPolicy, Action: intent.Deny}},
+	}}
+	denied.Ports = append([]intent.Port{}, desired.Ports...)
+	denied.Ports[1].Ingress = "deny"
+	list := denied.RuleLists[0].Ref()
+	r, err := p.Apply(t.Context(), denied, apply.Options{})
+	if err != nil {
+		t.Errorf("apply: %v", err)
+	}
+	if err := r.Err(list); err == nil || !strings.Contains(err.Error(), "the switch refuses flow") {
+		t.Errorf("%s: %v; failed %v", list, err, r.Failed)
+	}
+	if n.reaches(t, a, b) {
+		t.Errorf("%s, whose list cannot be had, is reached", b.Pod)
+	}
+	if !n.reaches(t, b, a) {
+		t.Errorf("%s, which has no list, is not reached", a.Pod)
+	}
+	n.ovs.Run("ovs-vsctl", "clear", "bridge", claims.OVSBridge, "flow_tables")
+	applied(t, p, denied, apply.Options{})
+}
+
+// TestWatchOutlivesLostNotifications: the kernel tells more than is taken in time, and
+// still what happens then is noticed.
+func TestWatchOutlivesLostNotifications(t *testing.T) {
+	n := newNode(t)
+	p := n.open(t)
+	defer p.Close()
+	desired := n.intentOf(t, 0)
+	applied(t, p, desired, apply.Options{})
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	told, ended := make(chan apply.Foreign, 1000), make(chan error, 1)
+	go func() { ended <- p.watchHost(ctx, func(f apply.Foreign) { told <- f }) }()
+	gateway, err := n.out.LinkByName(claims.OVSHostPort)
+	if err != nil {
+		t.Fatal(err)
+	}
+	damage := func() {
+		t.Helper()
+		if err := n.out.LinkSetARPOff(gateway); err != nil {
+			t.Fatal(err)
+		}
+		if err := n.out.LinkSetDown(gateway); err != nil {
+			t.Fatal(err)
+		}
+		select {
+		case <-told:
+		case err := <-ended:
+			t.Fatalf("the watch has ended: %v", err)
+		case <-time.After(soon):
+			t.Fatal("nothing was told")
+		}
+	}
+	damage()
+	// While nobody looks, more is told than the socket holds.
+	p.mu.Lock()
+	for range listenBuffer / 256 {
+		err = errors.Join(err, n.out.LinkSetARPOn(gateway), n.out.LinkSetARPOff(gateway))
+	}
+	p.mu.Unlock()
+	if err != nil {
+		t.Fatal(err)
+	}
+	// More than once: what is told first may be of before.
+	for range 5 {
+		applied(t, p, desired, apply.Options{Refresh: true})
+		for len(told) > 0 {
+			<-told
+		}
+		damage()
+	}
+	cancel()
+	if err := <-ended; err != nil {
+		t.Errorf("watch: %v", err)
+	}
+}
+
+// TestTables: what is shown for people has the flows as they should be and as they are.
+func TestTables(t *testing.T) {
+	n := newNode(t)
+	p := n.open(t)
+	defer p.Close()
+	desired := n.intentOf(t, 1)
+	applied(t, p, desired, apply.Options{})
+	const lost = ": not in the switch"
+	text := p.Tables(desired)
+	for _, want := range []string{fmt.Sprintf("pipeline version %d", ovs.Version), "=== 62 deliver", "Port container02/eth0 of test/pod02: ", " packets\n", "table inet " + claims.NFTTable} {
+		if !strings.Contains(text, want) {
+			t.Errorf("%q is missing in\n%s", want, text)
+		}
+	}
+	if strings.Contains(text, lost) {
+		t.Errorf("a flow is missing:\n%s", text)
+	}
+	n.ovs.Run("ovs-ofctl", "-O", "OpenFlow15", "del-flows", claims.OVSBridge, "table=62")
+	n.ovs.Run("ovs-ofctl", "-O", "OpenFlow15", "add-flow", claims.OVSBridge, fmt.Sprintf("cookie=%#x,table=40,priority=77,actions=drop", claims.OVSCookie))
+	if text := p.Tables(desired); !strings.Contains(text, lost) || !strings.Contains(text, "# should not be there: 0 packets") {
+		t.Errorf("the changed bridge is shown as\n%s", text)
+	}
 }
 
 // TestStalePorts: what was not wanted while no agent ran is swept.
@@ -231,6 +407,16 @@ func TestParseConnection(t *testing.T) {
 		{
 			"tcp,orig=(src=10.128.0.2,dst=10.128.0.3,sport=1234,dport=8080),reply=(src=10.128.0.3,dst=10.128.0.2,sport=8080,dport=1234),zone=16394,mark=268435456,protoinfo=(state=ESTABLISHED)",
 			connection{zone: 16394, protocol: packet.TCP, src: addr("10.128.0.2"), dst: addr("10.128.0.3"), srcPort: 1234, dstPort: 8080, replySrc: addr("10.128.0.3"), replyPort: 8080, mark: 1 << 28},
+			true,
+		},
+		{
+			"tcp,orig=(src=10.128.0.2,dst=10.128.0.3,sport=1,dport=2),reply=(src=10.128.0.3,dst=10.128.0.2,sport=2,dport=1),zone=1,protoinfo=(state=TIME_WAIT)",
+			connection{zone: 1, protocol: packet.TCP, src: addr("10.128.0.2"), dst: addr("10.128.0.3"), srcPort: 1, dstPort: 2, replySrc: addr("10.128.0.3"), replyPort: 2, ended: true},
+			true,
+		},
+		{
+			"tcp,orig=(src=10.128.0.2,dst=10.128.0.3,sport=1,dport=2),reply=(src=10.128.0.3,dst=10.128.0.2,sport=2,dport=1),protoinfo=(state_orig=CLOSING,state_reply=ESTABLISHED)",
+			connection{protocol: packet.TCP, src: addr("10.128.0.2"), dst: addr("10.128.0.3"), srcPort: 1, dstPort: 2, replySrc: addr("10.128.0.3"), replyPort: 2},
 			true,
 		},
 		{

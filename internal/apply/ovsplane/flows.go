@@ -11,6 +11,7 @@ import (
 
 	"github.com/fairlead-sdn/fairlead/internal/apply"
 	"github.com/fairlead-sdn/fairlead/internal/apply/openflowconn"
+	"github.com/fairlead-sdn/fairlead/internal/claims"
 	"github.com/fairlead-sdn/fairlead/internal/intent"
 	of "github.com/fairlead-sdn/fairlead/internal/openflow"
 	"github.com/fairlead-sdn/fairlead/internal/render/ovs"
@@ -91,6 +92,12 @@ func (a *application) install(ctx context.Context, desired intent.Node, numbers 
 			return err
 		}
 	}
+	// Of two versions of the pipeline there is never some of each.
+	upgrade := len(before) > 0 && !ovs.OfThisVersion(before)
+	if upgrade && a.options.AddOnly {
+		f.known = false
+		return errors.New("they are those of another version of the pipeline, and stay until the whole cluster is known again")
+	}
 	if f.adopting && !a.options.AddOnly && !a.now().Before(f.adoptUntil) {
 		f.adopting = false
 	}
@@ -102,7 +109,7 @@ func (a *application) install(ctx context.Context, desired intent.Node, numbers 
 	if !reread {
 		before, after = next.Since(f.pipe)
 	}
-	whole, err := a.commit(ctx, desired, next, before, after)
+	whole, err := a.commit(ctx, desired, next, before, after, upgrade)
 	f.pipe, f.known = next, err == nil && whole
 	return err
 }
@@ -110,7 +117,7 @@ func (a *application) install(ctx context.Context, desired intent.Node, numbers 
 // commit brings the difference in. Flows of a port or a list that the switch refuses are
 // left out with all that belongs to it; that closes, and opens nothing. whole reports
 // whether nothing was left out or kept.
-func (a *application) commit(ctx context.Context, desired intent.Node, p *ovs.Pipeline, before, after []of.Flow) (whole bool, err error) {
+func (a *application) commit(ctx context.Context, desired intent.Node, p *ovs.Pipeline, before, after []of.Flow, together bool) (whole bool, err error) {
 	whole = true
 	const tries = 4
 	for try := 1; ; try++ {
@@ -124,6 +131,7 @@ func (a *application) commit(ctx context.Context, desired intent.Node, p *ovs.Pi
 			return whole, nil
 		}
 		inOrder(changes.Flows)
+		changes.Together = together
 		err := a.conn.Commit(ctx, changes)
 		var refused *openflowconn.RefusedError
 		if err == nil {
@@ -134,7 +142,7 @@ func (a *application) commit(ctx context.Context, desired intent.Node, p *ovs.Pi
 			return false, err
 		}
 		whole = false
-		left := without(p, after, a.refuse(desired, refused))
+		left := without(p, after, a.refuse(desired, p, refused))
 		if try == tries || len(left) == len(after) {
 			return false, err
 		}
@@ -143,15 +151,34 @@ func (a *application) commit(ctx context.Context, desired intent.Node, p *ovs.Pi
 }
 
 // refuse fails the objects whose flows the switch refused, and returns those flows.
-func (a *application) refuse(desired intent.Node, refused *openflowconn.RefusedError) map[of.Key]bool {
+func (a *application) refuse(desired intent.Node, p *ovs.Pipeline, refused *openflowconn.RefusedError) map[of.Key]bool {
 	keys := map[of.Key]bool{}
 	for _, r := range refused.Refused {
-		a.fail(apply.ObjectError{Ref: objectOf(desired, r.Comment()), Err: fmt.Errorf("the switch refuses %s", r)})
+		ref := objectOf(desired, r.Comment())
 		if r.Flow != nil {
-			keys[r.Flow.Flow.Key()] = true
+			key := r.Flow.Flow.Key()
+			keys[key] = true
+			if owner, ok := ownerOf(p, key); ok {
+				ref = owner
+			}
 		}
+		a.fail(apply.ObjectError{Ref: ref, Err: fmt.Errorf("the switch refuses %s", r)})
 	}
 	return keys
+}
+
+// ownerOf is the port or the list that all of the flow's part belongs to.
+func ownerOf(p *ovs.Pipeline, key of.Key) (intent.Ref, bool) {
+	for _, part := range p.Parts {
+		if slices.ContainsFunc(part.Flows, func(f of.Flow) bool { return f.Key() == key }) {
+			if id, ok := strings.CutPrefix(part.Name, "port "); ok {
+				return intent.PortRef(id), true
+			}
+			id, ok := strings.CutPrefix(part.Name, "list ")
+			return intent.RuleList{ID: id}.Ref(), ok
+		}
+	}
+	return intent.Ref{}, false
 }
 
 // objectOf finds the object that a flow's comment names; the node if there is none.
@@ -273,5 +300,59 @@ func (p *Plane) auditFlows(ctx context.Context, desired intent.Node) ([]apply.Di
 		}
 		out = append(out, d)
 	}
-	return out, nil
+	all, err := p.conn.Flows(ctx, of.FlowFilter{Table: of.TableAll})
+	return append(out, shadowing(all, want.Flows())...), err
+}
+
+// maxShadowing is how many foreign flows are looked at: each is held against all of ours.
+const maxShadowing = 100
+
+// shadowing names the flows of others in a bridge of ours that take packets from our
+// flows: nothing of ours is missing, and traffic goes elsewhere all the same. They are not ours
+// to remove. wanted is what is ours.
+func shadowing(found []of.FlowDesc, wanted []of.Flow) (out []apply.Difference) {
+	ours := map[of.Key]bool{}
+	tables := map[uint8][]of.Flow{}
+	for _, f := range wanted {
+		ours[f.Key()] = true
+		tables[f.Table] = append(tables[f.Table], f)
+	}
+	found = slices.DeleteFunc(slices.Clone(found), func(f of.FlowDesc) bool {
+		return f.Flow.Cookie&claims.OVSCookieMask == claims.OVSCookie || ours[f.Flow.Key()]
+	})
+	slices.SortFunc(found, func(a, b of.FlowDesc) int { return of.Compare(a.Flow, b.Flow) })
+	for i, f := range found {
+		if i == maxShadowing {
+			return append(out, apply.Difference{Subsystem: "ovs", Object: fmt.Sprintf("%d more foreign flows", len(found)-i), Problem: unexpected})
+		}
+		hit := slices.DeleteFunc(slices.Clone(tables[f.Flow.Table]), func(o of.Flow) bool {
+			return o.Priority > f.Flow.Priority || !overlap(o.Match, f.Flow.Match)
+		})
+		if len(hit) == 0 {
+			continue
+		}
+		of.Sort(hit)
+		want := "flow " + hit[0].String()
+		if why := hit[0].Comment; why != "" {
+			want = fmt.Sprintf("table %s: %s", ovs.TableName(hit[0].Table), why)
+		}
+		if len(hit) > 1 {
+			want = fmt.Sprintf("%s, and %d more", want, len(hit)-1)
+		}
+		out = append(out, apply.Difference{
+			Subsystem: "ovs", Object: "flow " + f.Flow.String(), Problem: shadowed, Want: want, Got: apply.Packets(f.Packets),
+		})
+	}
+	return out
+}
+
+// overlap reports whether a packet can meet both.
+func overlap(a, b of.Match) bool {
+	for _, x := range a {
+		y, both := b.Get(x.Field)
+		if mask := x.Mask.And(y.Mask); both && x.Value.And(mask) != y.Value.And(mask) {
+			return false
+		}
+	}
+	return true
 }

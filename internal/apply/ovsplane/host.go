@@ -16,6 +16,7 @@ import (
 	"github.com/fairlead-sdn/fairlead/internal/apply"
 	"github.com/fairlead-sdn/fairlead/internal/apply/netns"
 	"github.com/fairlead-sdn/fairlead/internal/claims"
+	"github.com/fairlead-sdn/fairlead/internal/intent"
 	"github.com/fairlead-sdn/fairlead/internal/packet"
 	"github.com/fairlead-sdn/fairlead/internal/render/linux"
 	"github.com/fairlead-sdn/fairlead/internal/render/ovs"
@@ -25,12 +26,21 @@ import (
 type host struct {
 	ns *netns.NS
 	h  *netlink.Handle
+	// socket is for ioctls on links, netdevice(7).
+	socket int
+	// seen are the names of links that there were.
+	seen map[string]bool
 }
 
 func openHost(ns *netns.NS) (*host, error) {
-	out := &host{ns: ns}
+	out := &host{ns: ns, seen: map[string]bool{}}
 	err := ns.Do(func() (err error) {
-		out.h, err = netlink.NewHandle(unix.NETLINK_ROUTE, unix.NETLINK_GENERIC)
+		if out.h, err = netlink.NewHandle(unix.NETLINK_ROUTE, unix.NETLINK_GENERIC); err != nil {
+			return err
+		}
+		if out.socket, err = unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0); err != nil {
+			out.h.Close()
+		}
 		return err
 	})
 	if err != nil {
@@ -41,7 +51,7 @@ func openHost(ns *netns.NS) (*host, error) {
 
 func (h *host) close() error {
 	h.h.Close()
-	return nil
+	return unix.Close(h.socket)
 }
 
 // hostLink is a link that Open vSwitch makes, and what we put on it.
@@ -84,7 +94,11 @@ type task struct {
 
 func (t task) text() string {
 	verb := map[string]string{missing: "add", unexpected: "remove", differs: "correct"}[t.diff.Problem]
-	return verb + " " + t.diff.Subsystem + " " + t.diff.Object
+	text := verb + " " + t.diff.Subsystem + " " + t.diff.Object
+	if t.diff.Problem == differs {
+		text += " from " + t.diff.Got + " to " + t.diff.Want
+	}
+	return text
 }
 
 // The words of apply.Difference.Problem.
@@ -92,6 +106,7 @@ const (
 	missing    = "missing"
 	unexpected = "unexpected"
 	differs    = "differs"
+	shadowed   = "shadowing"
 )
 
 // plan compares a link with what it ought to be. Removals come last.
@@ -238,19 +253,69 @@ func (h *host) set(want hostLink, addOnly bool) (changes []string, err error) {
 	return changes, nil
 }
 
-// indices are those of our ports' links, by name.
-func (h *host) indices() (map[string]int, error) {
-	links, err := h.h.LinkList()
-	if err != nil {
-		return nil, fmt.Errorf("list links: %w", err)
-	}
-	out := map[string]int{}
-	for _, l := range links {
-		if name := l.Attrs().Name; strings.HasPrefix(name, claims.PortPrefix) {
-			out[name] = l.Attrs().Index
+// podLink is the node's end of a pod's link.
+type podLink struct {
+	index int
+	up    bool
+}
+
+// podLinks are those of ports that exist, by name. They are asked for one by one: a list of
+// all links takes the kernel longer, and every attach needs two. The ioctls are the quickest, but
+// for a name that it does not know the kernel runs modprobe, and waits for it: such names
+// are asked for by netlink until there is a link.
+func (h *host) podLinks(ports []intent.Port) (map[string]podLink, error) {
+	out := make(map[string]podLink, len(ports))
+	for _, p := range ports {
+		find := h.linkByNetlink
+		if h.seen[p.HostInterface] {
+			find = h.linkByIoctl
+		}
+		l, err := find(p.HostInterface)
+		if err != nil {
+			return nil, fmt.Errorf("find link %s: %w", p.HostInterface, err)
+		}
+		if l.index != 0 {
+			out[p.HostInterface] = l
 		}
 	}
+	h.seen = make(map[string]bool, len(out))
+	for name := range out {
+		h.seen[name] = true
+	}
 	return out, nil
+}
+
+// linkByNetlink returns the zero podLink if there is no link of the name, or none can have it.
+func (h *host) linkByNetlink(name string) (podLink, error) {
+	if name == "" || len(name) >= unix.IFNAMSIZ {
+		return podLink{}, nil
+	}
+	link, err := h.h.LinkByName(name)
+	if errors.As(err, &netlink.LinkNotFoundError{}) {
+		return podLink{}, nil
+	}
+	if err != nil {
+		return podLink{}, err
+	}
+	return podLink{index: link.Attrs().Index, up: link.Attrs().RawFlags&unix.IFF_UP != 0}, nil
+}
+
+// linkByIoctl is linkByNetlink for a link that was there.
+func (h *host) linkByIoctl(name string) (l podLink, err error) {
+	r, err := unix.NewIfreq(name)
+	if err != nil {
+		return l, err
+	}
+	if err := unix.IoctlIfreq(h.socket, unix.SIOCGIFINDEX, r); errors.Is(err, unix.ENODEV) {
+		return l, nil
+	} else if err != nil {
+		return l, err
+	}
+	l.index = int(r.Uint32())
+	if err := unix.IoctlIfreq(h.socket, unix.SIOCGIFFLAGS, r); err == nil { // else it has just gone
+		l.up = r.Uint16()&unix.IFF_UP != 0
+	}
+	return l, nil
 }
 
 // uplink finds the link that bears the node's first underlay address.

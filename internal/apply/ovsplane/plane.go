@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/fairlead-sdn/fairlead/internal/apply"
+	"github.com/fairlead-sdn/fairlead/internal/apply/conntrack"
 	"github.com/fairlead-sdn/fairlead/internal/apply/linuxplane"
 	"github.com/fairlead-sdn/fairlead/internal/apply/netns"
 	"github.com/fairlead-sdn/fairlead/internal/apply/nft"
@@ -51,12 +52,16 @@ const defaultPatience = 2 * time.Second
 // Plane is an apply.Plane. Its methods may be called from several goroutines; applies
 // follow one another.
 type Plane struct {
-	ns       *netns.NS
-	host     *host
-	links    *rtnl.Driver
-	filter   linuxplane.Filter
-	db       *switchdb.DB
-	conn     *openflowconn.Conn
+	ns     *netns.NS
+	host   *host
+	links  *rtnl.Driver
+	filter linuxplane.Filter
+	// hostFlows are those that the host's own stack knows.
+	hostFlows *conntrack.Table
+	db        *switchdb.DB
+	conn      *openflowconn.Conn
+	// underlay is the bridge around the NIC.
+	underlay *openflowconn.Conn
 	control  openflowconn.Control
 	datapath datapath
 	patience time.Duration
@@ -73,6 +78,8 @@ type Plane struct {
 	flows  flowState
 	tracks tracks
 	tunnel tunnelRoutes
+	// underlaid is the State of underlay in which its flow was seen to.
+	underlaid openflowconn.State
 	// plain are the ports whose offloads we have turned off, and the index of the node's
 	// end then.
 	plain map[string]int
@@ -113,6 +120,10 @@ func Open(ctx context.Context, o Options) (_ *Plane, err error) {
 		return nil, err
 	}
 	opened = append(opened, p.host.close)
+	if p.hostFlows, err = conntrack.Open(o.NS); err != nil {
+		return nil, err
+	}
+	opened = append(opened, p.hostFlows.Close)
 	p.datapath = p.host.chooseDatapath(o.Datapath)
 	driver, err := nft.Open(ctx, nft.Config{
 		Table: claims.NFTTable, NetNS: fmt.Sprintf("/proc/self/fd/%d", o.NS.FD()), Plain: o.PlainTable, Logger: o.Log,
@@ -136,7 +147,7 @@ func (p *Plane) connect(o Options) {
 	p.db = switchdb.New(switchdb.Config{
 		Socket: o.RunDir + "/db.sock", Mark: switchdb.Mark{Key: claims.OVSIDKey, Value: claims.OVSIDValue}, Logger: o.Log,
 	})
-	p.conn = openflowconn.New(openflowconn.Config{
+	bridge := openflowconn.Config{
 		Socket: o.RunDir + "/" + claims.OVSBridge + ".mgmt",
 		Owned: openflowconn.Owned{
 			Cookie: claims.OVSCookie, Mask: claims.OVSCookieMask,
@@ -144,12 +155,19 @@ func (p *Plane) connect(o Options) {
 			Meters: openflowconn.Range{First: claims.OVSMeterFirst, Last: claims.OVSMeterLast},
 		},
 		MaxBackoff: 200 * time.Millisecond, Logger: o.Log,
-	})
+	}
+	p.conn = openflowconn.New(bridge)
+	// Not every intent has this bridge: that it is not there is no news.
+	bridge.Socket, bridge.Logger = o.RunDir+"/"+claims.OVSUnderlayBridge+".mgmt", nil
+	p.underlay = openflowconn.New(bridge)
 	ctx, stop := context.WithCancel(context.Background())
 	p.stop = stop
-	// Both end with ctx, without an error.
+	// They end with ctx, without an error.
 	p.running.Go(func() { _ = p.db.Run(ctx) })
 	p.running.Go(func() { _ = p.conn.Run(ctx) })
+	if p.datapath.kind == ovs.Netdev {
+		p.running.Go(func() { _ = p.underlay.Run(ctx) })
+	}
 }
 
 // Close implements apply.Plane.
@@ -162,7 +180,7 @@ func (p *Plane) Close() error {
 	p.closed = true
 	p.stop()
 	p.running.Wait()
-	return errors.Join(p.links.Close(), p.filter.Close(), p.host.close())
+	return errors.Join(p.links.Close(), p.filter.Close(), p.hostFlows.Close(), p.host.close())
 }
 
 // Uninstall removes everything that is ours from the node: our bridges with their flows,

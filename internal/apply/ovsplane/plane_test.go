@@ -84,7 +84,7 @@ func handle(t testing.TB, ns *netns.NS) *netlink.Handle {
 
 func (n *node) open(t testing.TB) *Plane {
 	t.Helper()
-	p, err := Open(t.Context(), Options{NS: n.ns, RunDir: n.ovs.Host.Run, SavedSysctls: n.dir + "/sysctls.json", Patience: 5 * time.Second})
+	p, err := Open(t.Context(), Options{NS: n.ns, RunDir: n.ovs.Host.Run, SavedSysctls: n.dir + "/sysctls.json", Patience: soon})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -32,6 +32,8 @@ type connection struct {
 	replySrc  netip.Addr
 	replyPort uint16
 	mark      uint32
+	// ended: both ends of a TCP connection have closed.
+	ended bool
 	// id, typ and code are of ICMP, as dpctl prints them.
 	id, typ, code uint16
 }
@@ -142,8 +144,24 @@ func (c *connection) set(key, value string) bool {
 		n, err := strconv.ParseUint(value, 0, 32)
 		c.mark = uint32(n)
 		return err == nil
+	case "protoinfo":
+		c.ended = ended(value)
 	}
 	return true
+}
+
+// ended reads states of TCP, "state=TIME_WAIT" or one of each end.
+func ended(info string) bool {
+	found := false
+	for part := range strings.SplitSeq(info, ",") {
+		if key, state, _ := strings.Cut(part, "="); strings.HasPrefix(key, "state") {
+			if !slices.Contains([]string{"CLOSING", "LAST_ACK", "TIME_WAIT", "CLOSED"}, state) {
+				return false
+			}
+			found = true
+		}
+	}
+	return found
 }
 
 // parsedTuple is one direction of an entry: ports, or what ICMP has instead, by name.
@@ -208,11 +226,16 @@ func cutFlow(t tuple) of.Flow {
 // flows that are in force now. If that does not succeed it is not known what was done: the
 // next Apply looks at all of them.
 func (a *application) followPolicy(ctx context.Context, desired intent.Node) {
+	// To what is here only now, somebody may have sent while it was elsewhere.
+	if t := &a.tracks; t.judged != nil && !slices.Equal(ownRoutes(*t.judged), ownRoutes(desired)) {
+		t.judged = nil
+	}
 	if a.options.AddOnly {
 		return // its world may lack what allows a conversation
 	}
 	change := flows.Compare(a.tracks.judged, desired, flows.Options{})
-	look := len(change.Queries()) > 0 || a.options.Refresh && len(a.tracks.cut) > 0
+	cut := len(a.tracks.cut) > 0
+	look := a.options.Refresh && cut || slices.ContainsFunc(change.Queries(), func(q flows.Query) bool { return !q.Cut || cut })
 	err := error(nil)
 	if look {
 		err = a.decide(ctx, change)
@@ -238,26 +261,23 @@ func (a *application) decide(ctx context.Context, change *flows.Change) error {
 	if err != nil {
 		return err
 	}
-	text, err := a.control.Call(ctx, "ovs-vswitchd", "dpctl/dump-conntrack", a.datapath.name())
+	all, err := a.connections(ctx)
 	if err != nil {
 		return err
 	}
-	decider, cut := change.Decider(own), map[tuple]bool{}
-	var errs []error
-	forgotten := 0
-	for _, c := range parseConnections(text) {
-		if c.zone < claims.OVSZoneFirst || c.zone > claims.OVSZoneLast {
-			continue
-		}
-		t, mark := c.tuple(), c.mark
-		if a.tracks.cut[t] {
+	decider, cut, forget := change.Decider(own), map[tuple]bool{}, false
+	decide := func(c connection) (flows.Verdict, string) {
+		mark := c.mark
+		if a.tracks.cut[c.tuple()] {
 			mark |= claims.CTCut
 		}
-		verdict, why := decider.Decide(flows.Flow{First: c.first(), Mark: mark})
-		switch verdict {
+		return decider.Decide(flows.Flow{First: c.first(), Mark: mark})
+	}
+	for _, c := range all {
+		t := c.tuple()
+		switch verdict, why := decide(c); verdict {
 		case flows.Forget:
-			errs = append(errs, a.forget(ctx, c))
-			forgotten++
+			forget = true
 		case flows.Cut:
 			cut[t] = true
 			a.told("cut flow "+c.first().String(), why)
@@ -270,8 +290,116 @@ func (a *application) decide(ctx context.Context, change *flows.Change) error {
 		}
 	}
 	a.tracks.cut = cut
+	if !forget {
+		return nil
+	}
+	return a.forgetAll(ctx, func(c connection) bool {
+		verdict, _ := decide(c)
+		return verdict == flows.Forget
+	})
+}
+
+// vacate makes ports that begin to carry inherit no flow, whatever was sent to their
+// addresses before they had them. Their flows are installed, their links are down: with
+// these flows nothing is judged that their lists have not seen.
+func (a *application) vacate(ctx context.Context, desired intent.Node, links map[string]podLink) error {
+	type end struct {
+		zone uint16
+		addr netip.Addr
+	}
+	zones, coming := ovs.Zones(desired.VPCs), map[end]bool{}
+	for _, p := range desired.Ports {
+		if links[p.HostInterface].up {
+			continue // it went through this before
+		}
+		for _, addr := range p.Addresses {
+			if !a.tracks.vacant(p, addr) {
+				coming[end{zones[p.VPC], addr}] = true
+			}
+		}
+	}
+	gone := func(c connection) bool { return coming[end{c.zone, c.src}] || coming[end{c.zone, c.replySrc}] }
+	if len(coming) == 0 {
+		return nil
+	}
+	all, err := a.connections(ctx)
+	if err != nil || !slices.ContainsFunc(all, gone) {
+		return err
+	}
+	return a.forgetAll(ctx, gone)
+}
+
+// vacant reports whether nobody can have judged a flow of the address but the port
+// itself: it was in a block of this node and nobody's when all flows were last looked
+// at, and from then on flows drop what is sent to it.
+func (t *tracks) vacant(p intent.Port, addr netip.Addr) bool {
+	if t.judged == nil {
+		return false
+	}
+	for _, other := range t.judged.Ports {
+		if other.VPC == p.VPC && slices.Contains(other.Addresses, addr) {
+			return other.ID == p.ID
+		}
+	}
+	here, bits := false, -1
+	for _, r := range t.judged.Routes {
+		if r.VPC == p.VPC && r.Dst.Bits() > bits && r.Dst.Contains(addr) {
+			here, bits = r.NextHop.Local, r.Dst.Bits()
+		}
+	}
+	return here
+}
+
+// ownRoutes are this node's blocks, and what leads out of them.
+func ownRoutes(n intent.Node) (own []string) {
+	var blocks []intent.Route
+	for _, r := range n.Routes {
+		if r.NextHop.Local {
+			blocks = append(blocks, r)
+		}
+	}
+	for _, r := range n.Routes {
+		if slices.ContainsFunc(blocks, func(b intent.Route) bool {
+			return b.VPC == r.VPC && b.Dst.Overlaps(r.Dst) && b.Dst.Bits() <= r.Dst.Bits()
+		}) {
+			own = append(own, fmt.Sprint(r.Ref(), r.NextHop.Local))
+		}
+	}
+	return own
+}
+
+// connections are the entries of our zones.
+func (a *application) connections(ctx context.Context) ([]connection, error) {
+	text, err := a.control.Call(ctx, "ovs-vswitchd", "dpctl/dump-conntrack", a.datapath.name())
+	if err != nil {
+		return nil, err
+	}
+	return slices.DeleteFunc(parseConnections(text), func(c connection) bool {
+		return c.zone < claims.OVSZoneFirst || c.zone > claims.OVSZoneLast
+	}), nil
+}
+
+// forgetAll deletes entries that the flows which are installed now would not make any
+// more. What the datapath has cached of earlier flows could: it is looked over first.
+func (a *application) forgetAll(ctx context.Context, gone func(connection) bool) error {
+	if _, err := a.control.Call(ctx, "ovs-vswitchd", "revalidator/wait"); err != nil {
+		return err
+	}
+	all, err := a.connections(ctx)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	forgotten := 0
+	for _, c := range all {
+		if gone(c) {
+			errs = append(errs, a.forget(ctx, c))
+			delete(a.tracks.cut, c.tuple())
+			forgotten++
+		}
+	}
 	if forgotten > 0 {
-		a.report.Changes = append(a.report.Changes, fmt.Sprintf("forget %d flows of addresses that pods gave up", forgotten))
+		a.say("forget %d flows of addresses that pods gave up, or that new pods get", forgotten)
 	}
 	return errors.Join(errs...)
 }

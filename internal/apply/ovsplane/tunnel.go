@@ -2,10 +2,12 @@ package ovsplane
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/vishvananda/netlink"
 
@@ -13,6 +15,8 @@ import (
 	"github.com/fairlead-sdn/fairlead/internal/apply/openflowconn"
 	"github.com/fairlead-sdn/fairlead/internal/claims"
 	"github.com/fairlead-sdn/fairlead/internal/intent"
+	of "github.com/fairlead-sdn/fairlead/internal/openflow"
+	"github.com/fairlead-sdn/fairlead/internal/packet"
 )
 
 // tunnelRoutes are what ovs-vswitchd has been told of the way to peers: with the datapath
@@ -24,6 +28,70 @@ type tunnelRoutes struct {
 	connection uint64
 	// gateways are the next hops by peer address; the zero Addr is the same segment.
 	gateways map[netip.Addr]netip.Addr
+	// met are the hardware addresses of next hops that it was told, zero for those that the
+	// kernel does not know yet.
+	met map[netip.Addr]packet.MAC
+	// uplink is the index of the link that they are on.
+	uplink int
+}
+
+// underlayFlow is all that the bridge around the NIC does. Open vSwitch makes one like it for
+// a bridge of its own accord, but not again for one whose flows somebody has deleted.
+func underlayFlow() of.Flow {
+	return of.Flow{Cookie: claims.OVSCookie, Actions: []of.Action{of.Output{Port: of.PortNormal}}}
+}
+
+// keepUnderlay makes the flows of ours in the bridge around the NIC what they ought to be.
+// The other bridge is there already: this one takes a try to connect at most.
+func (a *application) keepUnderlay(ctx context.Context, desired intent.Node) {
+	ctx, cancel := context.WithTimeout(ctx, min(a.patience, time.Second))
+	defer cancel()
+	s, err := a.underlay.Await(ctx)
+	if err == nil && !a.options.Refresh && s == a.underlaid {
+		return
+	}
+	var found openflowconn.Rules
+	if err == nil {
+		found, err = a.underlay.Read(ctx)
+	}
+	if err == nil {
+		changes := openflowconn.Diff(openflowconn.Rules{Flows: found.Flows}, openflowconn.Rules{Flows: []of.Flow{underlayFlow()}})
+		if a.options.AddOnly {
+			changes.Flows = onlyAdditions(changes.Flows, found.Flows)
+		}
+		if !changes.Empty() {
+			err = a.underlay.Commit(ctx, changes)
+			a.say("bridge %s: %s", claims.OVSUnderlayBridge, tellFlows(changes.Flows))
+		}
+	}
+	if err != nil {
+		a.fail(apply.ObjectError{
+			Ref: intent.Ref{Kind: "Node", Name: desired.Name},
+			Err: fmt.Errorf("flows of the bridge %s: other nodes may not be reached through the tunnel: %w", claims.OVSUnderlayBridge, err),
+		})
+		return
+	}
+	a.underlaid = s
+}
+
+// auditUnderlay compares the flows of the bridge around the NIC with what it does.
+func (p *Plane) auditUnderlay(ctx context.Context) (out []apply.Difference, err error) {
+	if _, err := p.underlay.Await(ctx); err != nil {
+		return nil, err
+	}
+	found, err := p.underlay.Flows(ctx, of.FlowFilter{Table: of.TableAll})
+	if err != nil {
+		return nil, err
+	}
+	want := underlayFlow()
+	if !slices.ContainsFunc(found, func(f of.FlowDesc) bool { return f.Err == nil && f.Flow.Equal(want) }) {
+		out = append(out, apply.Difference{Subsystem: "ovs", Object: "flow " + want.String() + " of bridge " + claims.OVSUnderlayBridge, Problem: missing})
+	}
+	for _, d := range shadowing(found, []of.Flow{want}) {
+		d.Object += " of bridge " + claims.OVSUnderlayBridge
+		out = append(out, d)
+	}
+	return out, nil
 }
 
 // route tells ovs-vswitchd the way to every peer.
@@ -35,7 +103,11 @@ func (a *application) route(ctx context.Context, desired intent.Node, uplink net
 			a.fail(apply.ObjectError{Ref: intent.Ref{Kind: "Node", Name: desired.Name}, Err: err})
 			return
 		}
-		*t = tunnelRoutes{known: true, connection: a.flows.connection, gateways: got}
+		met := t.met
+		if met == nil || t.connection != a.flows.connection {
+			met = map[netip.Addr]packet.MAC{}
+		}
+		*t = tunnelRoutes{known: true, connection: a.flows.connection, gateways: got, met: met}
 	}
 	wanted := map[netip.Addr]bool{}
 	for _, peer := range desired.Peers {
@@ -45,6 +117,11 @@ func (a *application) route(ctx context.Context, desired intent.Node, uplink net
 		wanted[peer.Outer] = true
 		if err := a.routeTo(ctx, peer.Outer, uplink); err != nil {
 			a.fail(apply.ObjectError{Ref: peer.Ref(), Err: fmt.Errorf("tell ovs-vswitchd the way to %s: %w", peer.Outer, err)})
+		}
+	}
+	if uplink != nil {
+		if err := a.meet(ctx, uplink); err != nil {
+			a.log.Warn("ovs-vswitchd does not know the next hop: the first packet to a node may be lost", "err", err)
 		}
 	}
 	if a.options.AddOnly {
@@ -98,6 +175,90 @@ func (a *application) routeTo(ctx context.Context, outer netip.Addr, uplink netl
 	a.tunnel.gateways[outer] = gateway
 	a.say("add tunnel route %s", strings.Join(args, " "))
 	return nil
+}
+
+// meet tells ovs-vswitchd the hardware addresses of next hops: it would ask for one only
+// when there is a packet to send, and lose that. The kernel finds them out and keeps them
+// true; of its answers ovs-vswitchd gets a copy. It forgets what it has not heard of for
+// a quarter of an hour: every refresh has the kernel ask again.
+func (a *application) meet(ctx context.Context, uplink netlink.Link) error {
+	t := &a.tunnel
+	t.uplink = uplink.Attrs().Index
+	var hops []netip.Addr
+	for outer, gateway := range t.gateways {
+		hop := outer
+		if gateway.IsValid() {
+			hop = gateway
+		}
+		if t.met[hop].IsZero() || a.options.Refresh {
+			hops = append(hops, hop)
+		}
+	}
+	if len(hops) == 0 {
+		return nil
+	}
+	list, err := a.host.h.NeighList(t.uplink, netlink.FAMILY_ALL)
+	if err != nil {
+		return fmt.Errorf("list neighbours on %s: %w", uplink.Attrs().Name, err)
+	}
+	known := map[netip.Addr]netlink.Neigh{}
+	for _, n := range list {
+		if ip, ok := netip.AddrFromSlice(n.IP); ok && heard(n) {
+			known[ip.Unmap()] = n
+		}
+	}
+	var errs []error
+	for _, hop := range hops {
+		n, ok := known[hop]
+		old, before := t.met[hop]
+		if !before {
+			t.met[hop] = packet.MAC{}
+		}
+		// What the kernel has not verified of late may be out of date: it is better than
+		// nothing, but not than what ovs-vswitchd has heard since.
+		if ok && (old.IsZero() || n.State&netlink.NUD_STALE == 0) {
+			errs = append(errs, t.tell(ctx, a.control, hop, mac6(n.HardwareAddr)))
+		}
+		if !ok || n.State&netlink.NUD_STALE != 0 {
+			errs = append(errs, a.host.h.NeighSet(&netlink.Neigh{LinkIndex: t.uplink, IP: hop.AsSlice(), Flags: netlink.NTF_USE}))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// heard reports whether an entry has a hardware address.
+func heard(n netlink.Neigh) bool {
+	const valid = netlink.NUD_PERMANENT | netlink.NUD_NOARP | netlink.NUD_REACHABLE | netlink.NUD_STALE | netlink.NUD_DELAY | netlink.NUD_PROBE
+	return n.State&valid != 0 && len(n.HardwareAddr) == len(packet.MAC{})
+}
+
+func (t *tunnelRoutes) tell(ctx context.Context, c openflowconn.Control, hop netip.Addr, mac packet.MAC) error {
+	if _, err := c.Call(ctx, "ovs-vswitchd", "tnl/neigh/set", claims.OVSUnderlayBridge, hop.String(), mac.String()); err != nil {
+		return err
+	}
+	t.met[hop] = mac
+	return nil
+}
+
+// hear takes over what the kernel has just found out about a next hop: that nobody knew
+// it, or that it has another address.
+func (p *Plane) hear(ctx context.Context, n netlink.Neigh) {
+	hop, ok := netip.AddrFromSlice(n.IP)
+	if !ok || !heard(n) {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	t := &p.tunnel
+	mac := packet.MAC(mac6(n.HardwareAddr))
+	if known, ours := t.met[hop.Unmap()]; p.closed || !ours || known == mac || n.LinkIndex != t.uplink {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, p.patience)
+	defer cancel()
+	if err := t.tell(ctx, p.control, hop.Unmap(), mac); err != nil {
+		p.log.Debug("a next hop is not known to ovs-vswitchd", "hop", hop.Unmap(), "err", err)
+	}
 }
 
 func host32(a netip.Addr) string { return netip.PrefixFrom(a, a.BitLen()).String() }

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/fairlead-sdn/fairlead/internal/apply"
+	"github.com/fairlead-sdn/fairlead/internal/apply/openflowconn"
 	"github.com/fairlead-sdn/fairlead/internal/claims"
 )
 
@@ -28,7 +29,7 @@ func (p *Plane) Watch(ctx context.Context, changed func(apply.Foreign)) error {
 		changed(f)
 	}
 	watches := []func(context.Context, func(apply.Foreign)) error{
-		p.links.Watch, p.filter.Watch, p.watchDatabase, p.watchBridge, p.watchHost,
+		p.links.Watch, p.filter.Watch, p.watchDatabase, p.watchBridge, p.watchUnderlay, p.watchHost,
 	}
 	ended := make(chan error, len(watches))
 	for _, watch := range watches {
@@ -49,19 +50,30 @@ func foreign(format string, args ...any) apply.Foreign {
 	return apply.Foreign{Time: time.Now(), Subsystem: "ovs", What: fmt.Sprintf(format, args...)}
 }
 
-// watchDatabase tells when the database is not as we left it.
+// watchDatabase tells when the database is not as we left it, or is away.
 func (p *Plane) watchDatabase(ctx context.Context, changed func(apply.Foreign)) error {
-	for {
-		next := p.db.Changed()
-		if what := p.databaseDiffers(ctx); what != "" {
+	for there := false; ; {
+		next, s := p.db.Changed(), p.db.Status()
+		switch what := p.databaseDiffers(ctx); {
+		case what != "":
 			changed(foreign("%s", what))
+		case there && !s.Connected && p.inUse():
+			changed(foreign("the database of Open vSwitch is away: %v", s.Err))
 		}
+		there = s.Connected
 		select {
 		case <-next:
 		case <-ctx.Done():
 			return nil
 		}
 	}
+}
+
+// inUse reports whether there is something of ours that others can change.
+func (p *Plane) inUse() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return !p.closed && p.last != nil
 }
 
 // databaseDiffers says what is wrong with the database, if it is there. An Apply that is
@@ -82,11 +94,31 @@ func (p *Plane) databaseDiffers(ctx context.Context) string {
 	return "the database of Open vSwitch was changed; to do: " + strings.Join(changes, ", ")
 }
 
-// watchBridge tells when ovs-vswitchd was restarted, or somebody touched our flows.
+// watchBridge tells when ovs-vswitchd is away or was restarted, or somebody touched our flows.
 func (p *Plane) watchBridge(ctx context.Context, changed func(apply.Foreign)) error {
+	for there := false; ; {
+		s, next := p.conn.State()
+		switch what := p.bridgeDiffers(); {
+		case what != "":
+			changed(foreign("%s", what))
+		case there && !s.Connected && p.inUse():
+			changed(foreign("the bridge %s is away: %v", claims.OVSBridge, s.Err))
+		}
+		there = s.Connected
+		select {
+		case <-next:
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// watchUnderlay tells when somebody touched our flows in the bridge around the NIC. If that
+// is away, so is the other one, or the database tells.
+func (p *Plane) watchUnderlay(ctx context.Context, changed func(apply.Foreign)) error {
 	for {
-		_, next := p.conn.State()
-		if what := p.bridgeDiffers(); what != "" {
+		_, next := p.underlay.State()
+		if what := p.underlayDiffers(); what != "" {
 			changed(foreign("%s", what))
 		}
 		select {
@@ -95,6 +127,16 @@ func (p *Plane) watchBridge(ctx context.Context, changed func(apply.Foreign)) er
 			return nil
 		}
 	}
+}
+
+func (p *Plane) underlayDiffers() string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	s, _ := p.underlay.State()
+	if p.closed || p.last == nil || !s.Connected || s == p.underlaid || len(p.bridges) < 2 || p.underlaid == (openflowconn.State{}) {
+		return ""
+	}
+	return "flows of ours in the bridge " + claims.OVSUnderlayBridge + " were changed, or the bridge was made anew"
 }
 
 func (p *Plane) bridgeDiffers() string {
@@ -106,7 +148,7 @@ func (p *Plane) bridgeDiffers() string {
 	case p.closed || p.last == nil || !s.Connected:
 		return ""
 	case s.Connection != p.flows.connection:
-		return "there is a new connection to the bridge " + claims.OVSBridge + ": ovs-vswitchd was restarted, or the bridge made anew"
+		return "there is a new connection to the bridge " + claims.OVSBridge + ": ovs-vswitchd was restarted or did not answer, or the bridge was made anew"
 	case s.Touched != p.flows.touched:
 		return "flows of ours in the bridge " + claims.OVSBridge + " were changed"
 	}
@@ -172,6 +214,9 @@ func (p *Plane) listen(ctx context.Context, changed func(apply.Foreign)) (lost, 
 		case u, ok := <-neighbours:
 			if !ok {
 				return errLost, nil
+			}
+			if u.Type == unix.RTM_NEWNEIGH {
+				p.hear(ctx, u.Neigh)
 			}
 			// Those that the kernel learns come and go by themselves.
 			news = u.Type == unix.RTM_DELNEIGH || u.State&unix.NUD_PERMANENT != 0

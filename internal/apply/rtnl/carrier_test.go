@@ -3,10 +3,13 @@ package rtnl
 import (
 	"net"
 	"net/netip"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/fairlead-sdn/fairlead/internal/apply"
+	"github.com/fairlead-sdn/fairlead/internal/apply/netns"
 )
 
 // What a pod sends the moment after it was set up is not dropped by a link of which the
@@ -56,4 +59,60 @@ func TestFirstPacketOfAPod(t *testing.T) {
 			}
 		}
 	}
+}
+
+// Where the kernel is busy with links each change waits for its turn. Those of ports that
+// come, and those that set down the links of ports that go, wait together, not one after
+// the other.
+func TestPortsWaitTogether(t *testing.T) {
+	n, w := newNode(t), newWorld()
+	n.mustApply(w.state(), apply.Options{})
+	for i := range atOnce {
+		w.addPod(t, i+2)
+	}
+	var mu sync.Mutex
+	waiting, all := 0, make(chan struct{})
+	var alone atomic.Bool
+	together := func() error {
+		mu.Lock()
+		met := all
+		if waiting++; waiting == atOnce {
+			waiting, all = 0, make(chan struct{})
+			close(met)
+		}
+		mu.Unlock()
+		limit := time.NewTimer(10 * time.Second)
+		defer limit.Stop()
+		select {
+		case <-met:
+			return nil
+		case <-limit.C:
+			alone.Store(true)
+			return errCrash
+		}
+	}
+	for _, c := range n.d.spare {
+		c.refuse = together
+	}
+	n.d.conn.refuse = together
+	n.d.dial = func(ns *netns.NS, also func() error) (*conn, error) {
+		c, err := dial(ns, also)
+		if err == nil && ns.ID() == n.d.ns.ID() {
+			c.refuse = together
+		}
+		return c, err
+	}
+	r, err := n.try(t.Context(), w.state(), apply.Options{})
+	if err != nil || alone.Load() {
+		t.Fatalf("a change was asked for alone: %v, %v", err, r.Failed)
+	}
+	w.Ports = w.Ports[:len(w.Ports)-atOnce]
+	if r, err = n.try(t.Context(), w.state(), apply.Options{}); err != nil || alone.Load() {
+		t.Fatalf("a link was set down alone: %v, %v", err, r.Failed)
+	}
+	n.hook(func() error { return nil })
+	for _, c := range n.d.spare {
+		c.refuse = nil
+	}
+	n.audit()
 }

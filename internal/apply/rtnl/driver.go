@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/fairlead-sdn/fairlead/internal/apply"
@@ -37,9 +38,11 @@ type Config struct {
 type Driver struct {
 	ns  *netns.NS
 	log *slog.Logger
-	// dial opens a socket in the namespace of a pod, and does there what the function says.
-	dial    func(*netns.NS, func() error) (*conn, error)
-	conn    *conn
+	// dial opens a socket in a namespace, and does there what the function says.
+	dial func(*netns.NS, func() error) (*conn, error)
+	conn *conn
+	// spare are further sockets like conn, for what is done at once.
+	spare   []*conn
 	monitor *monitor
 	remover *remover
 
@@ -120,6 +123,9 @@ func (d *Driver) Close() error {
 	d.closed = true
 	d.remover.close()
 	d.conn.close()
+	for _, c := range d.spare {
+		c.close()
+	}
 	return d.monitor.close()
 }
 
@@ -278,12 +284,12 @@ func (d *Driver) unwanted(want linux.State) []link {
 // quiesce stops what is going to be removed while the rules that watch over it
 // are still there.
 func (d *Driver) quiesce(want linux.State, r *Result) {
-	for _, l := range d.unwanted(want) {
-		if !l.up {
-			continue
-		}
-		if err := gone(d.conn.setUp(l.index, false)); err != nil {
-			r.fail(intent.Ref{Kind: "Link", Name: l.name}, fmt.Errorf("set link %s down: %w", l.name, err))
+	todo := slices.DeleteFunc(d.unwanted(want), func(l link) bool { return !l.up })
+	errs := make([]error, len(todo))
+	d.spread(len(todo), func(c *conn, i int) { errs[i] = gone(c.setUp(todo[i].index, false)) })
+	for i, l := range todo {
+		if errs[i] != nil {
+			r.fail(intent.Ref{Kind: "Link", Name: l.name}, fmt.Errorf("set link %s down: %w", l.name, errs[i]))
 			continue
 		}
 		l.up = false
@@ -348,22 +354,78 @@ func (d *Driver) remove(l link, r *Result) {
 
 // run makes changes, those that remove after all others.
 func (d *Driver) run(ctx context.Context, changes []change, o apply.Options, r *Result) {
-	for _, removals := range []bool{false, true} {
-		if removals && o.AddOnly {
-			return
-		}
-		for _, c := range changes {
-			if (c.diff.Problem == unexpected) != removals || o.AddOnly && c.diff.Problem != missing || ctx.Err() != nil {
-				continue
-			}
-			if err := c.do(d.conn); err != nil {
-				d.failChange(c, err, r)
-				continue
-			}
-			c.done(d.shadow)
-			r.Changes = append(r.Changes, c.text())
+	var rest, ports, removals []change
+	for _, c := range changes {
+		switch {
+		case c.diff.Problem == unexpected:
+			removals = append(removals, c)
+		case o.AddOnly && c.diff.Problem != missing:
+		case c.ref.Kind == portKind:
+			ports = append(ports, c)
+		default:
+			rest = append(rest, c)
 		}
 	}
+	for _, c := range rest {
+		if ctx.Err() == nil {
+			d.settle(c, c.do(d.conn), r)
+		}
+	}
+	// Those of ports have nothing to do with one another.
+	errs := make([]error, len(ports))
+	if ctx.Err() == nil {
+		d.spread(len(ports), func(c *conn, i int) { errs[i] = ports[i].do(c) })
+		for i, c := range ports {
+			d.settle(c, errs[i], r)
+		}
+	}
+	for _, c := range removals {
+		if !o.AddOnly && ctx.Err() == nil {
+			d.settle(c, c.do(d.conn), r)
+		}
+	}
+}
+
+var portKind = intent.PortRef("").Kind
+
+// settle notes what became of a change.
+func (d *Driver) settle(c change, err error, r *Result) {
+	if err != nil {
+		d.failChange(c, err, r)
+		return
+	}
+	c.done(d.shadow)
+	r.Changes = append(r.Changes, c.text())
+}
+
+// atOnce bounds how many changes the kernel is asked for at once.
+const atOnce = 8
+
+// spread calls f for 0 to n-1, some at once, each time with a socket that no other call
+// has. The kernel changes links and routes one at a time, those of all namespaces of the
+// machine. Where it is busy each change waits long for its turn: those that wait together
+// wait once.
+func (d *Driver) spread(n int, f func(c *conn, i int)) {
+	for len(d.spare) < min(n, atOnce)-1 {
+		c, err := d.dial(d.ns, nil)
+		if err != nil {
+			d.log.Warn("changes are made with fewer sockets at once", "sockets", len(d.spare)+1, "err", err)
+			break
+		}
+		d.spare = append(d.spare, c)
+	}
+	var next atomic.Int64
+	work := func(c *conn) {
+		for i := int(next.Add(1)) - 1; i < n; i = int(next.Add(1)) - 1 {
+			f(c, i)
+		}
+	}
+	var others sync.WaitGroup
+	for _, c := range d.spare[:max(0, min(n-1, len(d.spare)))] {
+		others.Go(func() { work(c) })
+	}
+	work(d.conn) // one alone, as most often, needs no other goroutine
+	others.Wait()
 }
 
 // Watch calls changed for every change that somebody else made, until ctx ends.

@@ -106,7 +106,12 @@ func (s *shadow) planNeighbours(want linux.State, failed map[string]bool) []chan
 			}
 			out = append(out, change{
 				ref: p.Ref, diff: diff,
-				do:   func(c *conn) error { return c.setNeighbour(k, p.MAC) },
+				do: func(c *conn) error {
+					if !there {
+						return errLinkGone(p.HostName)
+					}
+					return c.setNeighbour(k, p.MAC)
+				},
 				done: func(s *shadow) { s.neighs[k] = p.MAC },
 			})
 		}

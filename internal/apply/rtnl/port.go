@@ -8,16 +8,12 @@ import (
 	"net/netip"
 	"slices"
 
-	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
 	"github.com/fairlead-sdn/fairlead/internal/apply"
 	"github.com/fairlead-sdn/fairlead/internal/apply/netns"
 	"github.com/fairlead-sdn/fairlead/internal/render/linux"
 )
-
-// parallelPorts bounds how many ports are set up at once.
-const parallelPorts = 8
 
 // minIPv6MTU is the smallest MTU of a link with IPv6, in bytes (RFC 8200 §5).
 const minIPv6MTU = 1280
@@ -50,17 +46,10 @@ func (d *Driver) preparePorts(ctx context.Context, want linux.State, o apply.Opt
 	}
 	results := make([]portResult, len(todo))
 	// The shadow is only read until all have ended.
-	one := func(i int) {
-		s := setup{Driver: d, port: todo[i], wanted: wanted, mayRemove: !o.AddOnly}
+	d.spread(len(todo), func(c *conn, i int) {
+		s := setup{Driver: d, node: c, port: todo[i], wanted: wanted, mayRemove: !o.AddOnly}
 		results[i] = s.run(ctx)
-	}
-	var group errgroup.Group
-	group.SetLimit(parallelPorts)
-	for i := range todo[1:] {
-		group.Go(func() error { one(i + 1); return nil })
-	}
-	one(0) // one alone, as most often, needs no other goroutine
-	_ = group.Wait()
+	})
 	for i, p := range todo {
 		res := results[i]
 		r.Changes = append(r.Changes, res.changes...)
@@ -96,6 +85,7 @@ type portResult struct {
 // setup is the work on one port.
 type setup struct {
 	*Driver
+	node      *conn // in the node's namespace
 	port      linux.Port
 	wanted    map[string]bool
 	mayRemove bool
@@ -172,7 +162,7 @@ func (s *setup) fresh(ctx context.Context) error {
 	if err := s.create(ctx); err != nil {
 		return err
 	}
-	host, there, err := s.conn.link(s.port.HostName)
+	host, there, err := s.node.link(s.port.HostName)
 	if err != nil || !there {
 		return errors.Join(fmt.Errorf("link %s is not where it was made", s.port.HostName), err)
 	}
@@ -208,7 +198,7 @@ func (s *setup) adopt(host link) (link, bool, error) {
 	if err != nil {
 		return link{}, false, err
 	}
-	id, err := s.conn.namespaceID(s.ns)
+	id, err := s.node.namespaceID(s.ns)
 	if err != nil {
 		return link{}, false, err
 	}
@@ -220,7 +210,7 @@ func (s *setup) adopt(host link) (link, bool, error) {
 
 // discard removes a link of ours that is in the way, and waits until it is gone.
 func (s *setup) discard(l link) error {
-	if err := s.conn.removeLink(l.index); err != nil {
+	if err := s.node.removeLink(l.index); err != nil {
 		return fmt.Errorf("remove link %s, whose other end is not %s in %s: %w", l.name, s.port.Name, s.port.Netns, err)
 	}
 	s.res.removed = append(s.res.removed, l.index)
@@ -232,7 +222,7 @@ func (s *setup) discard(l link) error {
 // other end of a port that nobody wants any more, or that is about to go; else it
 // is foreign.
 func (s *setup) create(ctx context.Context) error {
-	err := s.conn.addPair(s.port, s.ns)
+	err := s.node.addPair(s.port, s.ns)
 	if errors.Is(err, unix.EEXIST) {
 		blocker, found, findErr := s.blocker()
 		if findErr == nil && found && s.mayRemove {
@@ -244,7 +234,7 @@ func (s *setup) create(ctx context.Context) error {
 		if findErr != nil {
 			return findErr
 		}
-		err = s.conn.addPair(s.port, s.ns)
+		err = s.node.addPair(s.port, s.ns)
 	}
 	if err != nil {
 		return s.explain(err)
@@ -263,7 +253,7 @@ func (s *setup) blocker() (link, bool, error) {
 	if err != nil || !ok {
 		return link{}, false, err
 	}
-	id, err := s.conn.namespaceID(s.ns)
+	id, err := s.node.namespaceID(s.ns)
 	if err != nil {
 		return link{}, false, err
 	}
@@ -286,21 +276,21 @@ func (s *setup) explain(err error) error {
 func (s *setup) correctHost() error {
 	host := &s.res.host
 	if host.mac != s.port.HostMAC {
-		if err := s.conn.setMAC(host.index, s.port.HostMAC); err != nil {
+		if err := s.node.setMAC(host.index, s.port.HostMAC); err != nil {
 			return fmt.Errorf("set MAC address %s of link %s: %w", s.port.HostMAC, host.name, err)
 		}
 		s.say("set MAC address of link %s to %s", host.name, s.port.HostMAC)
 		host.mac, s.res.stale = s.port.HostMAC, true // neighbours went with it
 	}
 	if host.mtu != s.port.MTU {
-		if err := s.conn.setMTU(host.index, s.port.MTU); err != nil {
+		if err := s.node.setMTU(host.index, s.port.MTU); err != nil {
 			return fmt.Errorf("set MTU %d of link %s: %w", s.port.MTU, host.name, err)
 		}
 		s.say("set MTU of link %s to %d", host.name, s.port.MTU)
 		host.mtu, s.res.stale = s.port.MTU, true
 	}
 	if !host.noARP {
-		if err := s.conn.setNoARP(host.index); err != nil {
+		if err := s.node.setNoARP(host.index); err != nil {
 			return fmt.Errorf("set link %s to noarp: %w", host.name, err)
 		}
 		s.say("set link %s to noarp", host.name)
@@ -383,33 +373,40 @@ func (s *setup) make(changes []podChange, unfinished bool) error {
 func (d *Driver) raisePorts(want linux.State, hold error, r *Result) {
 	maps.DeleteFunc(d.carried, func(i int, _ []netip.Addr) bool { _, ok := d.shadow.links[i]; return !ok })
 	index := d.shadow.byName()
-	var raised []link
+	var todo []linux.Port
+	var links []link
 	for _, p := range want.Ports {
 		l, ok := d.shadow.links[index[p.HostName]]
 		if ok && l.up {
 			d.carried[l.index] = p.Addresses
 		}
-		if d.failed[p.HostName] || ok && l.up {
-			continue
+		if !d.failed[p.HostName] && !l.up {
+			todo, links = append(todo, p), append(links, l)
 		}
-		err := hold
-		switch {
-		case !ok:
-			err = fmt.Errorf("link %s is gone", p.HostName)
-		case err == nil:
-			err = d.conn.setUp(l.index, true)
+	}
+	errs := make([]error, len(todo))
+	d.spread(len(todo), func(c *conn, i int) {
+		l := links[i]
+		if l.index == 0 {
+			errs[i] = errLinkGone(todo[i].HostName)
+		} else if errs[i] = hold; hold == nil {
+			errs[i] = c.setUp(l.index, true)
 		}
-		if err != nil {
+	})
+	var raised []link
+	for i, p := range todo {
+		if errs[i] != nil {
 			d.failed[p.HostName] = true
-			r.fail(p.Ref, fmt.Errorf("set link %s of pod %s up: %w", p.HostName, p.Pod, err))
+			r.fail(p.Ref, fmt.Errorf("set link %s of pod %s up: %w", p.HostName, p.Pod, errs[i]))
 			continue
 		}
+		l := links[i]
 		l.up = true
 		d.shadow.links[l.index], d.carried[l.index] = l, p.Addresses
 		r.say("set link %s up", p.HostName)
 		raised = append(raised, l)
 	}
-	for _, l := range raised {
-		d.conn.peerSends(l)
-	}
+	d.spread(len(raised), func(c *conn, i int) { c.peerSends(raised[i]) })
 }
+
+func errLinkGone(name string) error { return fmt.Errorf("link %s is gone", name) }

@@ -32,10 +32,15 @@ type Change struct {
 	// changed are the addresses of ports that are judged by other rules now.
 	changed map[netip.Addr]bool
 	// peers are, by VPC, the addresses that entered or left a set that a list uses, or a
-	// tenant.
-	peers map[string]*netipx.IPSet
-	// users are the addresses of ports with such lists, or of isolated tenants.
+	// tenant. narrowed are those of them by which something that was allowed may be denied;
+	// widens says that there are others, which can only make more allowed than before.
+	peers, narrowed map[string]*netipx.IPSet
+	widens          bool
+	// users are the addresses of ports that narrowed is about.
 	users map[netip.Addr]bool
+	// fresh are, by VPC, the addresses of new ports that nobody can have a flow with: while
+	// they were vacant they were unreachable.
+	fresh map[string][]netip.Addr
 	// blocks are the node's own, if it is not known who was there before; false is a
 	// route out of one.
 	blocks *bart.Table[bool]
@@ -47,7 +52,7 @@ func Compare(old *intent.Node, desired intent.Node, o Options) *Change {
 	c := &Change{
 		desired: desired, adopting: o.Adopting, addOnly: o.AddOnly,
 		moved: map[netip.Addr]bool{}, changed: map[netip.Addr]bool{},
-		users: map[netip.Addr]bool{},
+		users: map[netip.Addr]bool{}, fresh: map[string][]netip.Addr{},
 	}
 	if o.AddOnly {
 		return c
@@ -84,8 +89,12 @@ func (c *Change) ports(old, desired intent.Node) {
 			// may be older than the block: a plane that lets a new port carry forgets such
 			// flows before. A port that carries already cannot be helped that way.
 			// Elsewhere somebody else may have had the address.
-			if !slices.Contains(was.Addresses, a) && (found || !local(old.Routes, is.VPC, a)) {
+			switch {
+			case slices.Contains(was.Addresses, a):
+			case found || !local(old.Routes, is.VPC, a):
 				c.moved[a] = true
+			case !c.moved[a]:
+				c.fresh[is.VPC] = append(c.fresh[is.VPC], a)
 			}
 		}
 		tenant := was.VPC != is.VPC || was.VNI != is.VNI || before[was.VPC] != now[is.VPC]
@@ -129,7 +138,7 @@ func vnis(n intent.Node) map[string]uint32 {
 // sets finds the addresses that are in a set now and were not, or were and are not,
 // and the ports with lists that use it.
 func (c *Change) sets(old, desired intent.Node) {
-	differ, used := map[setName]bool{}, map[setName]bool{}
+	differ, used := map[setName]bool{}, map[setName]narrows{}
 	for vpc, name := range differing(old.AddressSets, desired.AddressSets) {
 		n := setName{vpc, name}
 		differ[n] = true
@@ -137,33 +146,56 @@ func (c *Change) sets(old, desired intent.Node) {
 		case name == intent.SetSubnets:
 			c.all = true // which addresses are in what VPC is everybody's rule
 		case tenant && c.isolated(vpc):
-			used[n] = true
+			used[n] = narrows{entering: true, leaving: true}
 		}
 	}
 	if len(differ) == 0 {
 		return
 	}
-	uses := map[string][]setName{} // by list
+	lists := map[string]map[setName]narrows{}
 	for _, l := range desired.RuleLists {
 		for _, r := range l.Rules {
 			for _, s := range r.Match.Sets {
-				if n := (setName{l.VPC, s}); differ[n] && !slices.Contains(uses[l.ID], n) {
-					uses[l.ID] = append(uses[l.ID], n)
+				if n := (setName{l.VPC, s}); differ[n] {
+					if lists[l.ID] == nil {
+						lists[l.ID] = map[setName]narrows{}
+					}
+					lists[l.ID][n] = lists[l.ID][n].or(narrowing(r.Action))
 				}
 			}
 		}
 	}
+	asked := map[string][]netip.Addr{} // by list
 	for _, p := range desired.Ports {
 		for _, id := range []string{p.Ingress, p.Egress} {
-			for _, n := range uses[id] {
-				used[n] = true
-				for _, a := range p.Addresses {
-					c.users[a] = true
-				}
+			if lists[id] != nil {
+				asked[id] = append(asked[id], p.Addresses...)
 			}
+		}
+	}
+	for id, addrs := range asked {
+		for n, how := range lists[id] {
+			used[n] = used[n].or(how)
+		}
+		for _, a := range addrs {
+			c.users[a] = true
 		}
 	}
 	c.difference(old, desired, used)
+}
+
+// narrows says by what a set may make rules allow less than before: addresses that enter it,
+// or that leave it.
+type narrows struct{ entering, leaving bool }
+
+func (n narrows) or(o narrows) narrows {
+	return narrows{entering: n.entering || o.entering, leaving: n.leaving || o.leaving}
+}
+
+// narrowing is what the peers of a rule mean: one more that is accepted, or one less that
+// is denied, makes the list allow no less, whatever its other rules say.
+func narrowing(a intent.Action) narrows {
+	return narrows{entering: a != intent.Accept, leaving: a != intent.Deny}
 }
 
 // isolated notes the ports of a VPC's isolated tenants as users of the tenants' sets, and
@@ -184,19 +216,36 @@ func (c *Change) isolated(vpc string) (are bool) {
 // setName names a set.
 type setName struct{ vpc, name string }
 
-func (c *Change) difference(old, desired intent.Node, sets map[setName]bool) {
-	builders := map[string]*netipx.IPSetBuilder{}
-	for n := range sets {
-		if builders[n.vpc] == nil {
-			builders[n.vpc] = &netipx.IPSetBuilder{}
+// difference fills peers, narrowed and widens.
+func (c *Change) difference(old, desired intent.Node, sets map[setName]narrows) {
+	peers, narrowed := map[string]*netipx.IPSetBuilder{}, map[string]*netipx.IPSetBuilder{}
+	for n, how := range sets {
+		if peers[n.vpc] == nil {
+			peers[n.vpc], narrowed[n.vpc] = &netipx.IPSetBuilder{}, &netipx.IPSetBuilder{}
 		}
-		addDifference(builders[n.vpc], find(old.AddressSets, n), find(desired.AddressSets, n))
+		left, entered := difference(find(old.AddressSets, n), find(desired.AddressSets, n), c.fresh[n.vpc])
+		for _, part := range []struct {
+			set     *netipx.IPSet
+			narrows bool
+		}{{left, how.leaving}, {entered, how.entering}} {
+			peers[n.vpc].AddSet(part.set)
+			if part.narrows {
+				narrowed[n.vpc].AddSet(part.set)
+			} else {
+				c.widens = c.widens || len(part.set.Ranges()) > 0
+			}
+		}
 	}
-	c.peers = map[string]*netipx.IPSet{}
+	c.peers, c.narrowed = built(peers), built(narrowed)
+}
+
+func built(builders map[string]*netipx.IPSetBuilder) map[string]*netipx.IPSet {
+	out := make(map[string]*netipx.IPSet, len(builders))
 	for vpc, b := range builders {
 		// The builder fails for invalid prefixes only, which intent.Validate refuses.
-		c.peers[vpc], _ = b.IPSet()
+		out[vpc], _ = b.IPSet()
 	}
+	return out
 }
 
 // differing yields VPC and name of the sets that say something else.
@@ -235,35 +284,39 @@ func find(sets []intent.AddressSet, n setName) []netip.Prefix {
 	return sets[i].Prefixes
 }
 
-// addDifference adds the addresses that are in exactly one of two sorted lists. The
-// prefixes that both have are taken out first: sets are large and changes small.
-func addDifference(to *netipx.IPSetBuilder, a, b []netip.Prefix) {
-	var left, right netipx.IPSetBuilder
-	for len(a) > 0 || len(b) > 0 {
+// difference returns the addresses that are in one of two sorted lists only, without some.
+// The prefixes that both have are taken out first: sets are large and changes small.
+func difference(old, desired []netip.Prefix, without []netip.Addr) (left, entered *netipx.IPSet) {
+	var a, b netipx.IPSetBuilder
+	for len(old) > 0 || len(desired) > 0 {
 		switch {
-		case len(b) == 0 || len(a) > 0 && intent.ComparePrefix(a[0], b[0]) < 0:
-			left.AddPrefix(a[0])
-			a = a[1:]
-		case len(a) == 0 || intent.ComparePrefix(a[0], b[0]) > 0:
-			right.AddPrefix(b[0])
-			b = b[1:]
+		case len(desired) == 0 || len(old) > 0 && intent.ComparePrefix(old[0], desired[0]) < 0:
+			a.AddPrefix(old[0])
+			old = old[1:]
+		case len(old) == 0 || intent.ComparePrefix(old[0], desired[0]) > 0:
+			b.AddPrefix(desired[0])
+			desired = desired[1:]
 		default:
-			a, b = a[1:], b[1:]
+			old, desired = old[1:], desired[1:]
 		}
 	}
-	l, _ := left.IPSet()
-	r, _ := right.IPSet()
-	if l == nil || r == nil {
-		return
+	for _, addr := range without {
+		a.Remove(addr)
+		b.Remove(addr)
 	}
-	for _, side := range [][2]*netipx.IPSet{{l, r}, {r, l}} {
-		var only netipx.IPSetBuilder
-		only.AddSet(side[0])
-		only.RemoveSet(side[1])
-		if s, _ := only.IPSet(); s != nil {
-			to.AddSet(s)
-		}
+	return only(&a, &b), only(&b, &a)
+}
+
+// only is what is in a and not in b.
+func only(a, b *netipx.IPSetBuilder) *netipx.IPSet {
+	out := a.Clone()
+	if s, _ := b.IPSet(); s != nil {
+		out.RemoveSet(s)
 	}
+	if s, _ := out.IPSet(); s != nil {
+		return s
+	}
+	return &netipx.IPSet{}
 }
 
 // Query is a part of a node's flows.
@@ -271,8 +324,19 @@ type Query struct {
 	// End is the source of the flow's first packet or of its answers; the zero Addr is
 	// every address.
 	End netip.Addr
-	// Unjudged: only flows that were never judged.
-	Unjudged bool
+	// Unjudged: only flows that were never judged. Cut: only flows that were cut.
+	Unjudged, Cut bool
+}
+
+// Peer reports whether an address entered or left a set that matters. A Query for flows
+// that were cut finds only those with such an end.
+func (c *Change) Peer(a netip.Addr) bool {
+	for _, s := range c.peers {
+		if s != nil && s.Contains(a) {
+			return true
+		}
+	}
+	return false
 }
 
 // maxEnds bounds the addresses that are asked for one by one: whoever goes through all
@@ -295,6 +359,9 @@ func (c *Change) Queries() []Query {
 	}
 	for _, a := range ends {
 		out = append(out, Query{End: a})
+	}
+	if c.widens {
+		out = append(out, Query{Cut: true})
 	}
 	return out
 }
@@ -327,7 +394,7 @@ func (c *Change) ends() (ends []netip.Addr, few bool) {
 
 func (c *Change) peerAddresses() (map[netip.Addr]bool, bool) {
 	out := map[netip.Addr]bool{}
-	for _, s := range c.peers {
+	for _, s := range c.narrowed {
 		if s == nil {
 			continue
 		}

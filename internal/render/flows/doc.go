@@ -5,7 +5,8 @@
 // A Change holds what can concern a flow: ports whose lists, tenant or VPC are others
 // now, addresses that entered or left a set, ports that are gone. Usually that is
 // nothing, and then no flow need be looked at. What a Change does not concern it keeps;
-// judging more flows than it concerns would give the same result.
+// judging more flows than it concerns would give the same result. Where a change can only
+// make more allowed than before, it concerns the flows that were cut and no others.
 //
 // The rules are those of render/nft and of intent.Node.Judge, with one difference: where
 // tenants are kept apart, rules read the sender's in the packet, and here the tenant of a

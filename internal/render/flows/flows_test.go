@@ -20,6 +20,12 @@ func rule(a intent.Action, sets ...string) intent.Rule {
 	}
 }
 
+func admin(a intent.Action, sets ...string) intent.Rule {
+	r := rule(a, sets...)
+	r.Tier = intent.TierAdmin
+	return r
+}
+
 // example is a node with three pods; the first hears only members of "friends".
 func example() intent.Node {
 	in := intent.NewRuleList("a", intent.Ingress, []intent.Rule{rule(intent.Accept, "friends"), rule(intent.Deny)})
@@ -53,7 +59,15 @@ func with(n intent.Node, change func(*intent.Node)) intent.Node {
 }
 
 func TestQueries(t *testing.T) {
-	old := example()
+	old := with(example(), func(n *intent.Node) {
+		l := intent.NewRuleList("a", intent.Ingress, []intent.Rule{
+			admin(intent.Pass, "passed"), admin(intent.Deny, "denied"), rule(intent.Accept, "friends"), rule(intent.Deny),
+		})
+		n.Ports[0].Ingress, n.RuleLists = l.ID, []intent.RuleList{l}
+		n.AddressSets = append(n.AddressSets, intent.AddressSet{VPC: "a", Name: "denied", Prefixes: prefixes(ip("10.1.1.2"))},
+			intent.AddressSet{VPC: "a", Name: "passed", Prefixes: prefixes(ip("10.1.1.3"))})
+		slices.SortFunc(n.AddressSets, intent.AddressSet.Compare)
+	})
 	end := func(addrs ...string) (out []Query) {
 		for _, a := range addrs {
 			out = append(out, Query{End: ip(a)})
@@ -74,16 +88,29 @@ func TestQueries(t *testing.T) {
 			n.Ports = append(n.Ports, intent.Port{ID: "4/eth0", VPC: "a", VNI: 10, Addresses: []netip.Addr{ip("10.1.0.40")}})
 		}, Options{}, end("10.1.0.40")},
 		{"a route and a peer", func(n *intent.Node) { n.Routes, n.Peers = n.Routes[:1], []intent.Peer{{Name: "x"}} }, Options{}, nil},
-		{"a set that no list uses", func(n *intent.Node) { n.AddressSets[2].Prefixes = prefixes(ip("10.1.0.4")) }, Options{}, nil},
+		{"a set that no list uses", func(n *intent.Node) { n.AddressSets[4].Prefixes = prefixes(ip("10.1.0.4")) }, Options{}, nil},
 		{"a port is gone", func(n *intent.Node) { n.Ports = n.Ports[:2] }, Options{}, end("10.1.0.4")},
 		{"another port has the address", func(n *intent.Node) { n.Ports[2].ID = "4/eth0" }, Options{}, end("10.1.0.4")},
 		{"a list", func(n *intent.Node) { n.Ports[0].Ingress = "" }, Options{}, end("10.1.0.2")},
 		{"a tenant", func(n *intent.Node) { n.Ports[1].VNI = 11 }, Options{}, end("10.1.0.3")},
 		{"a peer next to another joins", func(n *intent.Node) {
-			n.AddressSets[0].Prefixes = prefixes(ip("10.1.0.3"), ip("10.1.1.1"), ip("10.1.0.2"))
-		}, Options{}, end("10.1.0.2")},
-		{"a peer leaves", func(n *intent.Node) { n.AddressSets[0].Prefixes = prefixes(ip("10.1.0.3")) }, Options{}, end("10.1.1.1")},
-		{"many peers join: the port is asked for", func(n *intent.Node) {
+			n.AddressSets[1].Prefixes = prefixes(ip("10.1.0.3"), ip("10.1.1.1"), ip("10.1.0.2"))
+		}, Options{}, []Query{{Cut: true}}}, // who is accepted makes more allowed, never less
+		{"a new port joins", func(n *intent.Node) {
+			n.Ports = append(n.Ports, intent.Port{ID: "4/eth0", VPC: "a", VNI: 10, Addresses: []netip.Addr{ip("10.1.0.5")}})
+			n.AddressSets[1].Prefixes = prefixes(ip("10.1.0.3"), ip("10.1.1.1"), ip("10.1.0.5"))
+		}, Options{}, nil},
+		{"a peer joins those who are denied", func(n *intent.Node) { n.AddressSets[0].Prefixes = prefixes(ip("10.1.1.1"), ip("10.1.1.2")) }, Options{}, end("10.1.1.1")},
+		{"a peer leaves those who are denied", func(n *intent.Node) { n.AddressSets[0].Prefixes = nil }, Options{}, []Query{{Cut: true}}},
+		{"a peer leaves those who are passed on", func(n *intent.Node) { n.AddressSets[2].Prefixes = nil }, Options{}, end("10.1.1.3")},
+		{"one leaves and one joins", func(n *intent.Node) {
+			n.AddressSets[1].Prefixes = prefixes(ip("10.1.0.3"), ip("10.1.1.9"))
+		}, Options{}, append(end("10.1.1.1"), Query{Cut: true})},
+		{"a peer leaves", func(n *intent.Node) { n.AddressSets[1].Prefixes = prefixes(ip("10.1.0.3")) }, Options{}, end("10.1.1.1")},
+		{"many peers join", func(n *intent.Node) {
+			n.AddressSets[1].Prefixes = []netip.Prefix{netip.MustParsePrefix("10.1.0.0/16")}
+		}, Options{}, []Query{{Cut: true}}},
+		{"many peers join those who are denied: the port is asked for", func(n *intent.Node) {
 			n.AddressSets[0].Prefixes = []netip.Prefix{netip.MustParsePrefix("10.1.0.0/16")}
 		}, Options{}, end("10.1.0.2")},
 		{"many lists", func(n *intent.Node) {
@@ -97,9 +124,9 @@ func TestQueries(t *testing.T) {
 			n.Ports[0].Ingress = ""
 		}, Options{}, []Query{{}}},
 		{"a tenant elsewhere, and nobody here is isolated", func(n *intent.Node) {
-			n.AddressSets = slices.Insert(n.AddressSets, 2, intent.AddressSet{VPC: "a", Name: intent.SetTenant(12), Prefixes: prefixes(ip("10.1.1.1"))})
+			n.AddressSets = slices.Insert(n.AddressSets, 4, intent.AddressSet{VPC: "a", Name: intent.SetTenant(12), Prefixes: prefixes(ip("10.1.1.1"))})
 		}, Options{}, nil},
-		{"Subnets", func(n *intent.Node) { n.AddressSets[1].Prefixes = nil }, Options{}, []Query{{}}},
+		{"Subnets", func(n *intent.Node) { n.AddressSets[3].Prefixes = nil }, Options{}, []Query{{}}},
 		{"adopting", func(*intent.Node) {}, Options{Adopting: true}, []Query{{Unjudged: true}}},
 		{"add only", func(n *intent.Node) { n.Ports = n.Ports[:1] }, Options{AddOnly: true}, nil},
 	} {

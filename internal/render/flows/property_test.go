@@ -310,5 +310,5 @@ func TestAgreesWithWholeRecomputation(t *testing.T) {
 }
 
 func covers(q Query, f Flow) bool {
-	return (!q.End.IsValid() || q.End == f.First.Src || q.End == f.First.Dst) && (!q.Unjudged || f.Mark&both == 0)
+	return (!q.End.IsValid() || q.End == f.First.Src || q.End == f.First.Dst) && (!q.Unjudged || f.Mark&both == 0) && (!q.Cut || f.Mark&claims.CTCut != 0)
 }

@@ -61,6 +61,14 @@ func (c conduct) key() string {
 	return string(b)
 }
 
+// clone has spans of its own.
+func (c conduct) clone() conduct {
+	for p := range c {
+		c[p] = slices.Clone(c[p])
+	}
+	return c
+}
+
 // addRules adds the rules of another conduct with the same key.
 func (c *conduct) addRules(o conduct) {
 	for p := range c {

@@ -9,34 +9,73 @@ import (
 	"github.com/fairlead-sdn/fairlead/internal/intent"
 )
 
-// member says that a prefix is one of a set's.
-type member struct {
+// place is a prefix, and the sets that have it, by their index.
+type place struct {
 	prefix netip.Prefix
-	set    int32
+	sets   []int32
 }
 
 // fill makes all entries.
 func (p *peers) fill() {
-	var members [chunks][]member
-	for i, s := range p.sets {
+	places := p.places()
+	p.classes, p.count = map[string]*class{}, map[*class]int{}
+	f := filler{peers: p, known: map[string]*class{}}
+	f.chunk(wide, places[wide], nil)
+	for n := range places[:wide] {
+		f.chunk(n, places[n], f.around)
+	}
+	p.index()
+	p.number()
+	for n := range p.entries {
+		p.render(n, nil)
+	}
+}
+
+// places are the prefixes of all sets, by chunk, sorted.
+func (p *peers) places() (out [chunks][]place) {
+	n := 0
+	for _, s := range p.sets {
+		n += len(s.Prefixes)
+	}
+	index := make(map[netip.Prefix]int32, n/8)
+	of := make([]int32, 0, n) // the place of each prefix of each set
+	var all []place
+	var size []int32
+	for _, s := range p.sets {
 		for _, x := range s.Prefixes {
-			if validPrefix(x) {
-				n := chunkOf(x)
-				members[n] = append(members[n], member{x, int32(i)})
+			i, known := index[x]
+			if !known {
+				i = int32(len(all))
+				index[x] = i
+				all, size = append(all, place{prefix: x}), append(size, 0)
 			}
+			size[i]++
+			of = append(of, i)
 		}
 	}
-	p.classes, p.count = map[string]*class{}, map[string]int{}
-	f := filler{peers: p, known: map[string]*class{}}
-	f.chunk(wide, members[wide], nil)
-	for n := range members[:wide] {
-		f.chunk(n, members[n], f.around)
+	room := make([]int32, n)
+	for i, n := range size {
+		all[i].sets, room = room[:0:n], room[n:]
 	}
-	p.number()
-	p.index()
-	for n := range p.entries {
-		p.render(n)
+	for i, s := range p.sets {
+		for range s.Prefixes {
+			x := &all[of[0]]
+			if n := len(x.sets); n == 0 || x.sets[n-1] != int32(i) {
+				x.sets = append(x.sets, int32(i))
+			}
+			of = of[1:]
+		}
 	}
+	for _, x := range all {
+		if validPrefix(x.prefix) {
+			n := chunkOf(x.prefix)
+			out[n] = append(out[n], x)
+		}
+	}
+	for _, list := range out {
+		slices.SortFunc(list, func(a, b place) int { return intent.ComparePrefix(a.prefix, b.prefix) })
+	}
+	return out
 }
 
 // filler finds the sets that prefixes lie in.
@@ -48,40 +87,33 @@ type filler struct {
 	wide [][]int32
 }
 
-// nested is a prefix around those that follow, and the sets that it lies in.
-type nested struct {
-	prefix netip.Prefix
-	sets   []int32
-}
-
 // chunk makes the entries of a chunk. around finds the sets of the wide prefix around
 // another.
-func (f *filler) chunk(n int, members []member, around func(netip.Prefix) []int32) {
-	slices.SortFunc(members, func(a, b member) int { return intent.ComparePrefix(a.prefix, b.prefix) })
-	var stack []nested
-	for len(members) > 0 {
-		x := members[0].prefix
-		for len(stack) > 0 && !stack[len(stack)-1].prefix.Contains(x.Addr()) {
+func (f *filler) chunk(n int, places []place, around func(netip.Prefix) []int32) {
+	var stack []place // those around, with the sets of those around them
+	for _, x := range places {
+		for len(stack) > 0 && !stack[len(stack)-1].prefix.Contains(x.prefix.Addr()) {
 			stack = stack[:len(stack)-1]
 		}
-		var sets []int32
+		exact := int32(len(x.sets))
+		var more []int32
 		switch {
 		case len(stack) > 0:
-			sets = slices.Clone(stack[len(stack)-1].sets)
+			more = stack[len(stack)-1].sets
 		case around != nil:
-			sets = slices.Clone(around(x))
+			more = around(x.prefix)
 		}
-		for len(members) > 0 && members[0].prefix == x {
-			sets, members = append(sets, members[0].set), members[1:]
+		if len(more) > 0 {
+			x.sets = append(x.sets[:exact:exact], more...)
+			slices.Sort(x.sets)
+			x.sets = slices.Compact(x.sets)
 		}
-		slices.Sort(sets)
-		sets = slices.Compact(sets)
-		stack = append(stack, nested{x, sets})
-		c := f.class(sets)
-		f.count[c.key]++
-		f.entries[n] = append(f.entries[n], entry{x, c})
+		stack = append(stack, x)
+		c := f.class(x.sets)
+		f.count[c]++
+		f.entries[n] = append(f.entries[n], entry{prefix: x.prefix, class: c, exact: exact})
 		if n == wide {
-			f.wide = append(f.wide, sets)
+			f.wide = append(f.wide, x.sets)
 		}
 	}
 }

@@ -1,6 +1,8 @@
 package ovs
 
 import (
+	"slices"
+
 	"github.com/fairlead-sdn/fairlead/internal/claims"
 	of "github.com/fairlead-sdn/fairlead/internal/openflow"
 )
@@ -17,6 +19,17 @@ const (
 	NoFlow = "part of no flow"
 )
 
+// Comments of drops of what arrives through the tunnel, see docs/wire.md; those of the
+// linux plane say the same.
+const (
+	// WireUnknownVNI is said of a VNI that is of no VPC of the node.
+	WireUnknownVNI = "wire in-unknown-vni"
+	// WireBadSource is said of an inner source that is not of the node that sent it.
+	WireBadSource = "wire in-bad-source"
+	// WireNotLocal is said of what is for no pod here, nor for the node.
+	WireNotLocal = "wire in-not-local"
+)
+
 // fixed adds what does not depend on any object.
 func (r *renderer) fixed() {
 	var w writer
@@ -28,7 +41,21 @@ func (r *renderer) fixed() {
 	afterPolicy(&w)
 	r.hops(&w)
 	r.deliver(&w)
+	w = append(w, versionFlow())
 	r.part("fixed", w)
+}
+
+func versionFlow() of.Flow {
+	var w writer
+	w.add(TableVersion, 1, "version of the pipeline", when(of.Eq(of.Reg0, Version)))
+	return w[0]
+}
+
+// OfThisVersion reports whether flows that a switch has were made by this Version of the
+// pipeline. Tables and registers of another one may mean something else: its flows are
+// replaced all at once or not at all.
+func OfThisVersion(installed []of.Flow) bool {
+	return slices.ContainsFunc(installed, versionFlow().Equal)
 }
 
 // entrance tells ports that are not pods'.
@@ -43,8 +70,8 @@ func (r *renderer) entrance(w *writer) {
 	}
 	w.add(TableClassify, 0, "from a port that nobody knows", nil)
 	w.add(TableSpoof, 0, "spoofed source", nil)
-	w.add(TableTunnelVNI, 0, "wire in: the VNI belongs to no VPC", nil)
-	w.add(TableTunnelSource, 0, "wire in: the inner source is not of that node", nil)
+	w.add(TableTunnelVNI, 0, WireUnknownVNI, nil)
+	w.add(TableTunnelSource, 0, WireBadSource, nil)
 	w.add(TableHostSource, 40, "question for the gateway", arpRequest(), to(TableGateway))
 	w.add(TableHostSource, 40, "question for the gateway", solicitation(), to(TableGateway))
 	for _, f := range families {
@@ -143,8 +170,9 @@ func (r *renderer) flows(w *writer) {
 	w.add(TableFlows, 30, "flow that was judged", when(judgedFlow()), load(Judged, 1), to(TableRoute))
 	w.add(TableFlows, 25, AnswerUnjudged, when(ctState(of.CTTracked|of.CTReply, 0)))
 	for _, f := range families {
+		// Before NoFlow, which an error about no flow at all would be.
 		for _, typ := range f.errors {
-			w.add(TableFlows, 40, "ICMP error of a pod", when(is(Source, Pod), f.ip, f.icmp, of.Eq(f.icmpType, typ)), to(TableErrors))
+			w.add(TableFlows, 52, "ICMP error of a pod", when(is(Source, Pod), f.ip, f.icmp, of.Eq(f.icmpType, typ)), to(TableErrors))
 		}
 		if r.options.Adopting {
 			continue
@@ -166,8 +194,8 @@ func ways(w *writer) {
 		w.add(TableRoute, 1, "to the outside", when(f.ip), load(Target, Outside), to(TableWays))
 	}
 	w.add(TableRoute, 0, "neither IPv4 nor IPv6", nil)
-	w.add(TableWays, 30, "wire in: not for this node", when(is(Source, Tunnel), is(Target, Tunnel)))
-	w.add(TableWays, 30, "wire in: not for this node", when(is(Source, Tunnel), is(Target, Outside)))
+	w.add(TableWays, 30, WireNotLocal, when(is(Source, Tunnel), is(Target, Tunnel)))
+	w.add(TableWays, 30, WireNotLocal, when(is(Source, Tunnel), is(Target, Outside)))
 	w.add(TableWays, 30, "into the tunnel, neither from a pod here nor from the node", when(is(Source, Outside), is(Target, Tunnel)))
 	w.add(TableWays, 30, "from the host back to the host", when(is(sourceSide, 1), is(targetSide, 1)))
 	w.add(TableWays, 20, "judged before", when(is(Judged, 1)), to(TableHop))

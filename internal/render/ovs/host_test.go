@@ -51,7 +51,7 @@ func TestHostGolden(t *testing.T) {
 func TestTableGolden(t *testing.T) {
 	for name, n := range map[string]intent.Node{"cross-node": withPeers(single()), "tenants": tenants(), "routed": routed(), "empty": {Name: "n1"}} {
 		for _, datapath := range []string{System, Netdev} {
-			table := RenderTable(n, Switch{Datapath: datapath})
+			table := RenderTable(n, Switch{Datapath: datapath, Uplink: "eth0"})
 			if err := table.Validate(); err != nil {
 				t.Errorf("%s on %s: %v", name, datapath, err)
 			}

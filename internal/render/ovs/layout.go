@@ -8,7 +8,7 @@ import (
 
 // Version is that of the pipeline. It is raised whenever the flows of the same intent
 // become others.
-const Version = 2
+const Version = 3
 
 // The tables. Packets only go forward. The gaps are for what comes later.
 const (
@@ -63,6 +63,9 @@ const (
 	TableHop uint8 = 61
 	// TableDeliver rewrites the hardware addresses and sends the packet off.
 	TableDeliver uint8 = 62
+	// TableVersion is one that no packet comes to: its flow says by which Version of the
+	// pipeline the others were made.
+	TableVersion uint8 = 63
 )
 
 var tableNames = map[uint8]string{
@@ -73,6 +76,7 @@ var tableNames = map[uint8]string{
 	TableEgressPeer: "egress-peer", TableEgress: "egress", TableEgressPorts: "egress-ports",
 	TableIngressPeer: "ingress-peer", TableIngress: "ingress", TableIngressPorts: "ingress-ports",
 	TableCommit: "commit", TableHop: "hop", TableDeliver: "deliver",
+	TableVersion: "version",
 }
 
 // TableName is the name of a table, for people; its number if it has none.

@@ -2,11 +2,9 @@ package ovs
 
 import (
 	"cmp"
-	"encoding/binary"
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 
 	"github.com/fairlead-sdn/fairlead/internal/intent"
 	of "github.com/fairlead-sdn/fairlead/internal/openflow"
@@ -32,7 +30,24 @@ type listed struct {
 	// the table, if the list names those too that it treats like strangers.
 	classes []*class
 	every   []*class
+	// fates are what the list does to each of classes, and numbers those of conducts, by key.
+	fates   map[*class]fate
+	numbers map[string]uint32
 	flows   []of.Flow
+}
+
+// fate is what a list does to a class of peers, and the place of the flow that says so among
+// the list's, counted from 1; 0: the one for all that no other flow names.
+type fate struct {
+	*decided
+	flow int32
+}
+
+// decided is what certain rules do to those whom they are about.
+type decided struct {
+	conduct conduct
+	key     string // of the conduct
+	rules   []int  // those that decide
 }
 
 // listNumbers gives every list a number that follows from its ID.
@@ -90,8 +105,10 @@ func (r *renderer) policies() {
 			uses[key][s] = true
 		}
 	}
+	tables := map[peersKey]*renewed{}
 	for key, used := range uses {
-		r.next.peers[key] = newPeers(r.prev.peers[key], key, r.vpcs[key.vpc], r.addressSets(key.vpc, used))
+		tables[key] = newPeers(r.prev.peers[key], key, r.vpcs[key.vpc], r.addressSets(key.vpc, used))
+		r.next.peers[key] = tables[key].peers
 	}
 	for key, p := range r.next.peers {
 		for n, flows := range p.flows {
@@ -100,7 +117,7 @@ func (r *renderer) policies() {
 	}
 	for id, l := range r.next.lists {
 		key := peersKey{l.list.VPC, l.list.Direction}
-		l.render(r.prev.lists[id], r.next.peers[key], r.prev.peers[key])
+		l.render(r.prev.lists[id], tables[key])
 		r.part("list "+id, l.flows)
 	}
 }
@@ -146,26 +163,31 @@ func (r *renderer) addressSets(vpc string, used map[string]bool) []intent.Addres
 }
 
 // render makes the flows, or takes those of old if nothing differs that they depend on.
-func (l *listed) render(old *listed, p, before *peers) {
+func (l *listed) render(old *listed, p *renewed) {
 	same := old != nil && old.number == l.number && old.has4 == l.has4 && old.has6 == l.has6 && old.list.Equal(l.list)
-	if same && before != nil && p.sameClasses {
-		l.classes, l.every, l.flows = old.classes, old.every, old.flows
+	if same && p.as(l.used) && (old.every == nil || len(p.moved) == 0) {
+		l.take(old)
 		return
 	}
 	l.classes = p.classesOf(l.used)
-	if same && slices.Equal(old.classes, l.classes) {
-		l.every = old.every
-		if l.every == nil || slices.Equal(l.every, p.all) {
-			l.flows = old.flows
-			return
-		}
+	if same && slices.Equal(old.classes, l.classes) && (old.every == nil || slices.Equal(old.every, p.all)) {
+		l.take(old)
+		return
 	}
-	w := listWriter{listed: l, out: TableIngressPeer, table: TableEgress, register: EgressList}
+	w := listWriter{listed: l, old: &listed{}, named: map[*int]string{}, out: TableIngressPeer, table: TableEgress, register: EgressList}
+	if same {
+		w.old = old
+	}
 	if l.list.Direction == intent.Ingress {
 		w.out, w.table, w.register = TableCommit, TableIngress, IngressList
 	}
-	w.write(p)
+	w.write(p.peers)
 	l.flows = w.flows
+}
+
+// take takes what was made for the same list before.
+func (l *listed) take(old *listed) {
+	l.classes, l.every, l.fates, l.numbers, l.flows = old.classes, old.every, old.fates, old.numbers, old.flows
 }
 
 // classesOf are those that have an address in some of the sets, by key.
@@ -182,286 +204,4 @@ func (p *peers) classesOf(sets []string) (out []*class) {
 		}
 	}
 	return out
-}
-
-// listWriter writes the flows of a list: first one for each class of peers, and where
-// its fate depends on protocol and port, then some for those.
-type listWriter struct {
-	*listed
-	// out is where what is allowed goes on.
-	out, table uint8
-	register   of.Subfield
-	flows      writer
-	numbers    map[string]uint32 // of conducts, by key
-}
-
-// treated is a conduct and who meets it. The rules of the conduct are those of all of
-// them.
-type treated struct {
-	conduct conduct
-	key     string
-	classes []*class
-	// rules are those that decide about each class.
-	rules [][]int
-}
-
-// saving is how many flows make it worth to name the strangers' classes one by one.
-const saving = 16
-
-func (w *listWriter) write(p *peers) {
-	rest, groups := w.treat(p)
-	// The flow for all that no other one names is that of strangers: peers in no set of the
-	// list. Only where that saves many flows it is that of others.
-	strangers := len(p.classes) - len(w.classes) + len(rest.classes)
-	most := -1
-	for i, g := range groups {
-		if len(g.classes) > strangers+saving && (most < 0 || len(g.classes) > len(groups[most].classes)) {
-			most = i
-		}
-	}
-	w.numberConducts(rest, groups)
-	if w.every = nil; most >= 0 {
-		w.every = p.all
-		w.strangers(rest, groups)
-	}
-	for i, g := range groups {
-		if i == most {
-			w.decide(g, g.conduct.rules(), when(is(w.register, uint64(w.number))), 1)
-			continue
-		}
-		for n, c := range g.classes {
-			w.decide(g, g.rules[n], w.of(c.number), 2)
-		}
-	}
-	if most < 0 {
-		w.decide(rest, rest.conduct.rules(), when(is(w.register, uint64(w.number))), 1)
-	}
-	for _, g := range append(groups, rest) {
-		w.ports(g)
-	}
-}
-
-func (w *listWriter) of(class uint32) of.Match {
-	return when(is(w.register, uint64(w.number)), is(PeerClass, uint64(class)))
-}
-
-// strangers writes the flows of all classes that are in no group.
-func (w *listWriter) strangers(rest treated, groups []treated) {
-	grouped := map[*class]bool{}
-	for _, g := range groups {
-		for _, c := range g.classes {
-			grouped[c] = true
-		}
-	}
-	w.decide(rest, rest.conduct.rules(), w.of(0), 2)
-	for _, c := range w.every {
-		if !grouped[c] {
-			w.decide(rest, rest.conduct.rules(), w.of(c.number), 2)
-		}
-	}
-}
-
-// treat finds what the list does to peers in none of its sets, and to the classes.
-// Those that it treats like strangers are rest's.
-func (w *listWriter) treat(p *peers) (rest treated, groups []treated) {
-	bySet := map[string][]int{}
-	var always []int
-	for i, r := range w.list.Rules {
-		if len(r.Match.Sets) == 0 {
-			always = append(always, i)
-		}
-		for _, s := range r.Match.Sets {
-			bySet[s] = append(bySet[s], i)
-		}
-	}
-	rest.conduct = conductOf(w.list.Rules, always)
-	rest.key = rest.conduct.key()
-	about := make(map[*class][]int, len(w.classes))
-	for s, rules := range bySet {
-		for _, c := range p.bySet[s] {
-			about[c] = append(about[c], rules...)
-		}
-	}
-	byRules, byKey := map[string]*decided{}, map[string]int{rest.key: -1}
-	var rules []int
-	var id []byte
-	for _, c := range w.classes {
-		rules = append(append(rules[:0], always...), about[c]...)
-		slices.Sort(rules)
-		rules = slices.Compact(rules)
-		id = id[:0]
-		for _, n := range rules {
-			id = binary.AppendUvarint(id, uint64(n))
-		}
-		d := byRules[string(id)]
-		if d == nil {
-			conduct := conductOf(w.list.Rules, rules)
-			key := conduct.key()
-			n, known := byKey[key]
-			if !known {
-				n = len(groups)
-				groups = append(groups, treated{conduct: conduct, key: key})
-				byKey[key] = n
-			} else if n >= 0 {
-				groups[n].conduct.addRules(conduct)
-			}
-			d = &decided{n, conduct.rules()}
-			byRules[string(id)] = d
-		}
-		if d.group < 0 {
-			rest.classes = append(rest.classes, c)
-		} else {
-			g := &groups[d.group]
-			g.classes, g.rules = append(g.classes, c), append(g.rules, d.rules)
-		}
-	}
-	return rest, groups
-}
-
-// decided is the group of peers whom certain rules are about, and those that decide.
-type decided struct {
-	group int
-	rules []int
-}
-
-// numberConducts numbers what cannot be told by the class alone.
-func (w *listWriter) numberConducts(rest treated, groups []treated) {
-	w.numbers = map[string]uint32{}
-	var keys []string
-	for _, g := range append(groups, rest) {
-		if _, ok := g.conduct.uniform(); !ok {
-			keys = append(keys, g.key)
-		}
-	}
-	slices.Sort(keys)
-	taken := map[uint32]bool{0: true}
-	for _, k := range slices.Compact(keys) {
-		w.numbers[k] = free(taken, k)
-	}
-}
-
-// decide writes the flow of a class.
-func (w *listWriter) decide(g treated, rules []int, match of.Match, priority int) {
-	if allow, ok := g.conduct.uniform(); ok {
-		w.fate(w.table, priority, allow, rules, match)
-		return
-	}
-	w.flows.add(w.table, priority, "by protocol and port: "+w.origins(rules), match,
-		load(Conduct, uint64(w.numbers[g.key])), to(w.table+1))
-}
-
-// fate writes a flow that allows or drops.
-func (w *listWriter) fate(table uint8, priority int, allow bool, rules []int, match of.Match) {
-	switch {
-	case !allow:
-		w.flows.add(table, priority, DeniedBy+w.origins(rules), match)
-	case len(rules) == 0:
-		w.flows.add(table, priority, "no policy says no: "+w.list.Ref().String(), match, to(w.out))
-	default:
-		w.flows.add(table, priority, AllowedBy+w.origins(rules), match, to(w.out))
-	}
-}
-
-// ports writes the flows of a conduct that depends on protocol and port.
-func (w *listWriter) ports(g treated) {
-	number, ok := w.numbers[g.key]
-	if !ok {
-		return
-	}
-	delete(w.numbers, g.key) // rest may do what a group does
-	others := g.conduct[onOthers][0]
-	base := []of.Term{is(w.register, uint64(w.number)), is(Conduct, uint64(number))}
-	w.fate(w.table+1, 1, others.allow, others.rules, when(base...))
-	for p := range transports {
-		spans := g.conduct[p]
-		if len(spans) == 1 && spans[0].allow == others.allow {
-			continue
-		}
-		// What most flows would be needed for is left to the one for the whole protocol.
-		whole := others.allow
-		if cost(spans, !whole) > cost(spans, whole)+1 {
-			whole = !whole
-		}
-		for _, f := range families {
-			if f.is4 && !w.has4 || !f.is4 && !w.has6 {
-				continue
-			}
-			w.protocol(p, spans, whole, others.allow, append(base[:2:2], f.ip, of.Eq(of.IPProto, uint64(transports[p].proto))))
-		}
-	}
-}
-
-// protocol writes the flows of a protocol in one family. whole is the fate of ports that
-// have no flow of their own.
-//
-// Behind connection tracking a packet is whole, but not in userspace: there its
-// fragments go on, and none of them has ports for a flow to match. Whose fate depends
-// on the port is dropped, else a rule that denies a port would not see it.
-func (w *listWriter) protocol(p int, spans []span, whole, others bool, match []of.Term) {
-	n := len(match)
-	if whole != others {
-		w.fate(w.table+1, 2, whole, rulesOf(spans, whole), when(match...))
-	}
-	if len(spans) > 1 {
-		w.flows.add(w.table+1, 4, "fragment of a flow that is judged by its port: "+w.list.Ref().String(),
-			when(append(match[:n:n], of.Masked(of.IPFrag, of.FragAny, of.FragAny))...))
-	}
-	for _, s := range spans {
-		if s.allow == whole {
-			continue
-		}
-		for _, m := range masks(s.first, s.last) {
-			w.fate(w.table+1, 3, s.allow, s.rules, when(append(match[:n:n], of.Masked(transports[p].dport, m.Lo, m.Hi))...))
-		}
-	}
-}
-
-// cost is how many flows the spans of one fate need.
-func cost(spans []span, allow bool) (n int) {
-	for _, s := range spans {
-		if s.allow == allow {
-			n += len(masks(s.first, s.last))
-		}
-	}
-	return n
-}
-
-func rulesOf(spans []span, allow bool) (out []int) {
-	for _, s := range spans {
-		if s.allow == allow {
-			out = append(out, s.rules...)
-		}
-	}
-	slices.Sort(out)
-	return slices.Compact(out)
-}
-
-// origins names the rules of policies, as many as are of use.
-func (w *listWriter) origins(rules []int) string {
-	const most = 4
-	var names []string
-	for _, i := range rules {
-		if n := originText(w.list.Rules[i].Origin); len(names) == 0 || names[len(names)-1] != n {
-			names = append(names, n)
-		}
-	}
-	if len(names) > most {
-		return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ", "), len(names)-most)
-	}
-	if len(names) == 0 {
-		return w.list.Ref().String()
-	}
-	return strings.Join(names, ", ")
-}
-
-// originText is "NetworkPolicy default/web rule 2".
-func originText(o intent.RuleOrigin) string {
-	name := o.Name
-	if o.Namespace != "" {
-		name = o.Namespace + "/" + name
-	}
-	if o.Index < 0 {
-		return o.Kind + " " + name + " isolates"
-	}
-	return fmt.Sprintf("%s %s rule %d", o.Kind, name, o.Index)
 }

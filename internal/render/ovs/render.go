@@ -66,9 +66,9 @@ func (p *Pipeline) Flows() []of.Flow {
 	return out
 }
 
-// Since returns the flows of the parts that differ from those of an earlier pipeline,
-// as they were and as they are. It takes time for what differs only, if p was made
-// from prev by RenderAfter. A nil prev has no flows.
+// Since returns flows of the parts that differ from those of an earlier pipeline, as they
+// were and as they are, but for those that are known to be the same. It takes time for what
+// differs only, if p was made from prev by RenderAfter. A nil prev has no flows.
 func (p *Pipeline) Since(prev *Pipeline) (before, after []of.Flow) {
 	var old []Part
 	if prev != nil {
@@ -83,12 +83,34 @@ func (p *Pipeline) Since(prev *Pipeline) (before, after []of.Flow) {
 			after, now = append(after, now[0].Flows...), now[1:]
 		default:
 			if !old[0].same(now[0]) {
-				before, after = append(before, old[0].Flows...), append(after, now[0].Flows...)
+				before, after = appendUnshared(before, old[0].Flows, now[0].Flows), appendUnshared(after, now[0].Flows, old[0].Flows)
 			}
 			old, now = old[1:], now[1:]
 		}
 	}
 	return before, after
+}
+
+// appendUnshared appends the flows that are not taken from others, or by them.
+func appendUnshared(out, flows, others []of.Flow) []of.Flow {
+	taken := make(map[*of.Term]*of.Flow, len(others))
+	for i := range others {
+		if match := others[i].Match; len(match) > 0 {
+			taken[&match[0]] = &others[i]
+		}
+	}
+	for _, f := range flows {
+		if len(f.Match) == 0 || !shared(taken[&f.Match[0]], f) {
+			out = append(out, f)
+		}
+	}
+	return out
+}
+
+// shared reports whether two flows with one match in memory are the same.
+func shared(a *of.Flow, b of.Flow) bool {
+	return a != nil && a.Table == b.Table && a.Priority == b.Priority && len(a.Match) == len(b.Match) &&
+		len(a.Actions) == len(b.Actions) && (len(a.Actions) == 0 || &a.Actions[0] == &b.Actions[0])
 }
 
 // Render computes the pipeline of a node. A port without a number has no flows yet.

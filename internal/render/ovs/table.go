@@ -172,10 +172,11 @@ func (s Switch) kernelTunnel(n intent.Node) bool { return s.Datapath == System &
 
 func (t *tableWriter) prerouting(s Switch) {
 	accept := nft.Verdict{Kind: nft.Accept}
-	rules := []nft.Rule{
+	rules := append(
+		t.takenByBridge(s),
 		rule("checked by the bridge", fromBridge, accept),
 		rule("the node itself", nft.Is(nft.MetaIIFName, nft.IfName("lo")), accept),
-	}
+	)
 	for _, p := range t.node.Underlay {
 		if f := nftFamilyOf(p.Addr()); s.kernelTunnel(t.node) {
 			rules = append(rules, rule("the tunnel is no flow; checked by the bridge", vxlanPort, nft.Is(f.daddr, nft.Addr(p.Addr())), nft.Notrack{}, accept))
@@ -188,6 +189,25 @@ func (t *tableWriter) prerouting(s Switch) {
 			drop("pod address from the underlay", in(f.saddr, setSubnets+f.suffix), notIn(f.saddr, setDirect+f.suffix)))
 	}
 	t.chain("prerouting", &nft.Base{Type: nft.TypeFilter, Hook: nft.HookPrerouting, Priority: claims.NFTPriorityRaw}, rules)
+}
+
+// takenByBridge drops what a datapath in userspace has taken: it gets copies of what
+// arrives on its ports, and the host's own stack gets it all the same.
+func (t *tableWriter) takenByBridge(s Switch) (rules []nft.Rule) {
+	if s.Datapath != Netdev {
+		return nil
+	}
+	ignore := func(st ...nft.Statement) {
+		rules = append(rules, rule("taken by Open vSwitch", append(st, nft.Verdict{Kind: nft.Drop})...))
+	}
+	ignore(nft.Is(nft.MetaIIFName, nft.IfNamePrefix(claims.PortPrefix)))
+	ignore(nft.Is(nft.MetaIIFName, nft.IfName(claims.OVSUnderlayBridge)))
+	if s.Uplink != "" {
+		for _, p := range t.node.Underlay {
+			ignore(vxlanPort, nft.Is(nftFamilyOf(p.Addr()).daddr, nft.Addr(p.Addr())))
+		}
+	}
+	return rules
 }
 
 func nftFamilyOf(a netip.Addr) nftFamily { return nftFamilies[familyIndex(a)] }

@@ -70,9 +70,14 @@ func (r *realNode) build(n intent.Node) {
 			run(r.t, pod, "", fmt.Sprintf("ip addr add %s dev eth0 nodad", netip.PrefixFrom(a, a.BitLen())), fmt.Sprintf("ip route replace default via %s dev eth0 onlink", map[bool]netip.Addr{true: claims.Gateway4, false: claims.Gateway6}[a.Is4()]))
 		}
 	}
+	// The NIC stays the host's, and its bridge bears its addresses a second time.
+	mac := fmt.Sprintf("02:00:00:00:00:%02x", n.Underlay[0].Addr().AsSlice()[3])
 	var args []string
 	for _, b := range RenderBridges(n, Switch{Datapath: Netdev, Uplink: "nic"}) {
 		args = append(args, "--", "add-br", b.Name, "--", "set", "bridge", b.Name, "datapath_type="+b.Datapath, "fail_mode="+b.FailMode)
+		if b.Name == claims.OVSUnderlayBridge {
+			args = append(args, "other-config:hwaddr="+mac)
+		}
 		for _, p := range b.Ports {
 			args = append(args, "--", "add-port", b.Name, p.Name)
 			if p.Type != "" {
@@ -86,11 +91,12 @@ func (r *realNode) build(n intent.Node) {
 			}
 		}
 	}
+	run(r.t, r.ns, "", "ip link set nic address "+mac)
 	r.ovs.Run("ovs-vsctl", args[1:]...)
-	run(r.t, r.ns, "", "ip link set "+claims.OVSUnderlayBridge+" up", "ip link set nic up", "sysctl -qw net.ipv4.ip_forward=1 net.ipv6.conf.all.forwarding=1",
+	run(r.t, r.ns, "", "ip link set "+claims.OVSUnderlayBridge+" arp off up", "ip link set nic up", "sysctl -qw net.ipv4.ip_forward=1 net.ipv6.conf.all.forwarding=1",
 		fmt.Sprintf("ip link set %s address %s", claims.OVSHostPort, host.Gateway.MAC), "ip link set "+claims.OVSHostPort+" addrgenmode none", "ip link set "+claims.OVSHostPort+" up")
 	for _, u := range n.Underlay {
-		run(r.t, r.ns, "", fmt.Sprintf("ip addr add %s dev %s", u, claims.OVSUnderlayBridge))
+		run(r.t, r.ns, "", fmt.Sprintf("ip addr add %s dev nic", u), fmt.Sprintf("ip addr add %s dev %s noprefixroute", u, claims.OVSUnderlayBridge))
 	}
 	for _, a := range host.Gateway.Addresses {
 		run(r.t, r.ns, "", fmt.Sprintf("ip addr add %s dev %s nodad", netip.PrefixFrom(a.Addr, a.Addr.BitLen()), claims.OVSHostPort))
@@ -101,7 +107,19 @@ func (r *realNode) build(n intent.Node) {
 	for _, route := range host.Routes {
 		run(r.t, r.ns, "", fmt.Sprintf("ip route add %s via %s dev %s onlink src %s", route.Dst, route.Hops[0].Gateway, route.Hops[0].Dev, route.Src))
 	}
-	table := RenderTable(n, Switch{Datapath: Netdev})
+	for _, peer := range n.Peers {
+		// The switch learns of the bridge's address by itself, a moment later.
+		for deadline := time.Now().Add(10 * time.Second); ; {
+			out, err := r.ovs.Try(nil, "ovs-appctl", "ovs/route/add", netip.PrefixFrom(peer.Outer, peer.Outer.BitLen()).String(), claims.OVSUnderlayBridge)
+			if err == nil {
+				break
+			}
+			if time.Now().After(deadline) {
+				r.t.Fatalf("ovs/route/add: %v\n%s", err, out)
+			}
+		}
+	}
+	table := RenderTable(n, Switch{Datapath: Netdev, Uplink: "nic"})
 	if err := table.Validate(); err != nil {
 		r.t.Fatal(err)
 	}

@@ -34,7 +34,7 @@ func (r *renderer) nodes(w *writer) {
 		if !seen[a] && validHost(a) {
 			seen[a] = true
 			f := familyOf(a)
-			w.add(TableVXLAN, 10, fmt.Sprintf("VXLAN from a pod to a node: %s", of), when(f.ip, addr(f.dst, a)))
+			w.add(TableVXLAN, 10, "VXLAN from a pod: "+of.String(), when(f.ip, addr(f.dst, a)))
 		}
 	}
 	for _, p := range r.node.Underlay {
@@ -170,7 +170,7 @@ func (r *renderer) tunnelSources(w *writer) {
 				when(append(match, addr(familyOf(p.Outer).tunSrc, p.Outer))...), to(TableTrack))
 		}
 		if c.within(d) {
-			w.add(TableTunnelSource, priority, "wire in: the inner source is elsewhere: "+route.Ref().String(), when(match...))
+			w.add(TableTunnelSource, priority, WireBadSource+": "+route.Ref().String(), when(match...))
 		}
 	}
 }

@@ -124,8 +124,11 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	}
 }
 
-// Handler serves /metrics, /healthz (200 unless a component has failed) and
-// /readyz (200 once ready returns nil), both with every component's state as JSON.
+// Handler serves /metrics, /livez (200), /healthz (200 unless a component has failed) and
+// /readyz (200 once ready returns nil), the last three with every component's state as JSON.
+// Only /livez is a reason to restart the process: what has failed elsewhere, say a switch
+// that is away, is retried by the one that runs, and waits for the kubelet's back-off
+// otherwise.
 func Handler(g prometheus.Gatherer, h *health.Registry, ready func() error) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(g, promhttp.HandlerOpts{}))
@@ -143,6 +146,7 @@ func Handler(g prometheus.Gatherer, h *health.Registry, ready func() error) http
 		// The reader may be gone; there is nobody to tell.
 		_ = json.NewEncoder(w).Encode(body)
 	}
+	mux.HandleFunc("GET /livez", func(w http.ResponseWriter, _ *http.Request) { answer(w, nil) })
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { answer(w, failed(h.Worst())) })
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) { answer(w, ready()) })
 	return mux

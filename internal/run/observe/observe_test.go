@@ -74,6 +74,7 @@ func TestHealthAndReadiness(t *testing.T) {
 	get(t, h, "/healthz", http.StatusOK)
 	get(t, h, "/readyz", http.StatusOK)
 	states.Set("plane", health.Failed, "dead")
+	get(t, h, "/livez", http.StatusOK)
 	if body := get(t, h, "/healthz", http.StatusServiceUnavailable); !strings.Contains(body, `"plane: dead"`) {
 		t.Errorf("body: %s", body)
 	}

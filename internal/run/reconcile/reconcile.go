@@ -57,6 +57,8 @@ type Outcome struct {
 type Loop struct {
 	config Config
 	poke   chan struct{}
+	// turn is held by a pass, and by who must not see one under way.
+	turn chan struct{}
 
 	mu      sync.Mutex
 	refresh bool
@@ -82,7 +84,7 @@ func New(c Config) *Loop {
 	if c.Observe == nil {
 		c.Observe = func(Outcome) {}
 	}
-	return &Loop{config: c, poke: make(chan struct{}, 1), passed: make(chan struct{})}
+	return &Loop{config: c, poke: make(chan struct{}, 1), turn: make(chan struct{}, 1), passed: make(chan struct{})}
 }
 
 // Refresh asks for a pass that reads the kernel back: somebody changed what is
@@ -113,6 +115,19 @@ func (l *Loop) Last() Outcome {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.last
+}
+
+// Between calls f with the outcome of the latest pass while none is under way: what the
+// kernel holds then is what that pass left. Passes wait for f. The error is f's, or ctx's
+// if it ends while a pass is under way.
+func (l *Loop) Between(ctx context.Context, f func(Outcome) error) error {
+	select {
+	case l.turn <- struct{}{}:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	defer func() { <-l.turn }()
+	return f(l.Last())
 }
 
 // Wait returns when a pass has applied a revision of at least the given one. The
@@ -253,6 +268,12 @@ func sleep(ctx context.Context, d time.Duration) bool {
 // changes in the cluster is mostly of no concern to this node: the plane is asked only
 // if the intent differs, or if somebody asked for the pass.
 func (l *Loop) pass(ctx context.Context, asked bool) bool {
+	select {
+	case l.turn <- struct{}{}:
+	case <-ctx.Done():
+		return false
+	}
+	defer func() { <-l.turn }()
 	snap, _ := l.config.World.Snapshot()
 	l.mu.Lock()
 	options := apply.Options{Refresh: l.refresh, AddOnly: !l.config.Complete(snap)}

@@ -99,6 +99,45 @@ func TestManyChangesBecomeFewPasses(t *testing.T) {
 	})
 }
 
+// Who looks at the kernel sees what a pass has left, not what one is doing.
+func TestBetweenPasses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := &plane{cost: time.Second}
+		l, w := loop(t, p, nil)
+		synctest.Wait()
+		time.Sleep(2 * time.Second) // the first pass
+		revision := setNode(w, "a")
+		synctest.Wait()
+		if n := p.calls(); n != 1 {
+			t.Fatalf("%d passes have ended, want the second one under way", n)
+		}
+		brief, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+		defer cancel()
+		if err := l.Between(brief, func(Outcome) error { t.Error("called in the midst of a pass"); return nil }); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("error %v, want that the time was up", err)
+		}
+		wrong := errors.New("wrong")
+		err := l.Between(t.Context(), func(last Outcome) error {
+			if last.Snapshot.Revision != revision || p.calls() != 2 {
+				t.Errorf("revision %d after %d passes, want %d after 2", last.Snapshot.Revision, p.calls(), revision)
+			}
+			setNode(w, "b")
+			time.Sleep(5 * time.Second)
+			if n := p.calls(); n != 2 {
+				t.Errorf("%d passes, want none meanwhile", n)
+			}
+			return wrong
+		})
+		if !errors.Is(err, wrong) {
+			t.Errorf("error %v, want f's", err)
+		}
+		time.Sleep(2 * time.Second)
+		if n := p.calls(); n != 3 {
+			t.Errorf("%d passes, want the third one afterwards", n)
+		}
+	})
+}
+
 func TestIdleLoopAppliesAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := &plane{}

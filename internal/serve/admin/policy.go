@@ -14,6 +14,8 @@ import (
 // its kernel holds for it.
 type Explanation struct {
 	Node string `json:"node"`
+	// Plane is the node's data plane, "linux" or "ovs".
+	Plane string `json:"plane,omitempty"`
 	// AppliedRevision of the node's world, and the position of the datastore that it
 	// stands for.
 	AppliedRevision uint64            `json:"appliedRevision"`

@@ -49,3 +49,34 @@ func TestBadQuestions(t *testing.T) {
 		}
 	}
 }
+
+// What is read of a request can be written, and is read as the same again.
+func FuzzRequests(f *testing.F) {
+	f.Add("src=10.0.0.1&dst=10.0.0.2&protocol=TCP&sport=1&dport=2&vni=4096&from=node")
+	f.Add("namespace=shop&pod=web&for=3s&packets=9&snap=64&filter=tcp")
+	f.Add("src=fd00::1%25eth0&dst=::ffff:10.0.0.1&protocol=icmpv6")
+	again := func(t *testing.T, path string) url.Values {
+		_, query, _ := strings.Cut(path, "?")
+		v, err := url.ParseQuery(query)
+		if err != nil {
+			t.Fatalf("%s: %v", path, err)
+		}
+		return v
+	}
+	f.Fuzz(func(t *testing.T, query string) {
+		v, err := url.ParseQuery(query)
+		if err != nil {
+			return
+		}
+		if q, err := ParseQuestion(v); err == nil {
+			if same, err := ParseQuestion(again(t, q.Path())); err != nil || same != q {
+				t.Errorf("%q is %+v, and then %+v, %v", query, q, same, err)
+			}
+		}
+		if c, err := ParseCapture(v); err == nil {
+			if same, err := ParseCapture(again(t, c.Path())); err != nil || same != c {
+				t.Errorf("%q is %+v, and then %+v, %v", query, c, same, err)
+			}
+		}
+	})
+}

@@ -8,6 +8,7 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"strings"
 	"time"
 )
 
@@ -110,7 +111,8 @@ func (c *Client) ask(ctx context.Context, path string) (*http.Response, error) {
 	}
 	answer, err := c.http.Do(r)
 	if err != nil {
-		return nil, fmt.Errorf("ask the agent for %s (does fairlead-agent run on that node?): %w", path, errors.Unwrap(err))
+		page, _, _ := strings.Cut(path, "?")
+		return nil, fmt.Errorf("ask the agent for %s (does fairlead-agent run on that node?): %w", page, errors.Unwrap(err))
 	}
 	if answer.StatusCode == http.StatusOK {
 		return answer, nil

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"path"
 	"slices"
 	"strings"
@@ -25,7 +26,7 @@ func (s *Service) Add(ctx context.Context, req Request) (Result, error) {
 	if err := req.validate(); err != nil {
 		return Result{}, err
 	}
-	id := Key{req.ContainerID, req.Interface}.ID()
+	id, t := Key{req.ContainerID, req.Interface}.ID(), newTimes()
 	ctx, cancel := context.WithTimeoutCause(ctx, s.cfg.AddTimeout, fmt.Errorf("ADD took more than %s", s.cfg.AddTimeout))
 	defer cancel()
 	ctx, unlock, err := s.locks.forAdd(ctx, req.ContainerID)
@@ -33,6 +34,7 @@ func (s *Service) Add(ctx context.Context, req Request) (Result, error) {
 		return Result{}, failf(TryAgain, err, "add %s: wait for another call for the same container", id)
 	}
 	defer unlock()
+	t.end("turn")
 	if err := s.isRestored(); err != nil {
 		return Result{}, err
 	}
@@ -50,7 +52,9 @@ func (s *Service) Add(ctx context.Context, req Request) (Result, error) {
 	if err := s.checkNetns(req.Netns); err != nil {
 		return Result{}, err
 	}
+	t.end("cleared")
 	p, err := s.await(ctx, req)
+	t.end("placed")
 	switch {
 	case err == nil:
 		err = s.cfg.Step(StepPlaced)
@@ -60,7 +64,26 @@ func (s *Service) Add(ctx context.Context, req Request) (Result, error) {
 	if err != nil {
 		return Result{}, failf(TryAgain, err, "add %s for %s", id, describe(req))
 	}
-	return s.attach(ctx, req, p)
+	return s.attach(ctx, req, p, t)
+}
+
+// times are those that an ADD spent on each of its steps, for the log: a slow one must tell
+// what it waited for.
+type times struct {
+	start, last time.Time
+	steps       []any
+}
+
+func newTimes() *times {
+	now := time.Now()
+	return &times{start: now, last: now}
+}
+
+// end notes that a step has ended.
+func (t *times) end(step string) {
+	now := time.Now()
+	t.steps = append(t.steps, slog.Duration(step, now.Sub(t.last)))
+	t.last = now
 }
 
 func describe(r Request) string {
@@ -99,24 +122,22 @@ func (s *Service) result(r *record) Result {
 
 // attach does the steps that leave something behind, and undoes them on failure.
 // Undoing is no defer: a crash does not undo either, and tests must be able to tell.
-func (s *Service) attach(ctx context.Context, req Request, p place) (Result, error) {
-	start := time.Now()
+func (s *Service) attach(ctx context.Context, req Request, p place, t *times) (Result, error) {
 	id := Key{req.ContainerID, req.Interface}.ID()
 	r, err := s.allocate(ctx, req, p)
+	t.end("allocated")
 	if err != nil {
 		return Result{}, failf(ReasonOf(err), cause(ctx, err), "add %s for %s: no address", id, describe(req))
 	}
 	if err := s.record(ctx, r); err != nil {
 		return Result{}, failf(TryAgain, err, "add %s for %s: write the record %s/%s%s", id, describe(req), s.dir.path, r.stem(), suffixLive)
 	}
+	t.end("recorded")
 	s.mu.Lock()
 	s.held[r.ID] = r
 	s.mu.Unlock()
 	if err = s.cfg.Step(StepRecorded); err == nil {
-		revision := s.cfg.World.Apply(put(r)).Revision
-		if err = s.cfg.Step(StepPublished); err == nil {
-			err = s.cfg.Applied.Wait(ctx, revision, portRef(r))
-		}
+		err = s.realise(ctx, r, t)
 	}
 	if err == nil {
 		err = s.cfg.Step(StepApplied)
@@ -126,8 +147,31 @@ func (s *Service) attach(ctx context.Context, req Request, p place) (Result, err
 		_ = s.detach(r, "ADD failed")
 		return Result{}, failf(TryAgain, cause(ctx, err), "add %s for %s: the data plane cannot apply it", id, describe(req))
 	}
-	s.cfg.Log.Info("attached", "attachment", r.ID, "pod", describe(req), "addresses", r.Addresses, "subnet", r.Subnet, "duration", time.Since(start))
+	s.cfg.Log.Info("attached", "attachment", r.ID, "pod", describe(req), "addresses", r.Addresses, "subnet", r.Subnet, "duration", t.last.Sub(t.start), slog.Group("steps", t.steps...))
 	return s.result(r), nil
+}
+
+// mostAtOnce bounds the attachments that are asked of the plane at once, so that a pass,
+// which applies what it finds, is never long: who is first in a burst need not wait for who
+// is last, nor do changes that come from elsewhere. While one half is applied the other
+// gathers for the next pass. By then their addresses are published.
+const mostAtOnce = 8
+
+// realise puts a recorded attachment into the world and waits for the plane.
+func (s *Service) realise(ctx context.Context, r *record, t *times) error {
+	defer t.end("applied")
+	select {
+	case s.turns <- struct{}{}:
+		defer func() { <-s.turns }()
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	t.end("queued")
+	revision := s.cfg.World.Apply(put(r)).Revision
+	if err := s.cfg.Step(StepPublished); err != nil {
+		return err
+	}
+	return s.cfg.Applied.Wait(ctx, revision, portRef(r))
 }
 
 // cause prefers the reason for which a context ended over its bare error.

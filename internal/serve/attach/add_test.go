@@ -3,7 +3,9 @@ package attach
 import (
 	"errors"
 	"net/netip"
+	"runtime"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -276,5 +278,37 @@ func failAt(step string) func(string) error {
 			return errors.New("failed on purpose")
 		}
 		return nil
+	}
+}
+
+// However many come at once, a pass of the plane gets few of them; all have their addresses.
+func TestABurstIsCutIntoPasses(t *testing.T) {
+	const burst = 3 * mostAtOnce
+	n := start(t, options{norun: true, pods: burst})
+	n.loop.set(func(l *loop) { l.stuck = true })
+	var wg sync.WaitGroup
+	for i := range burst {
+		wg.Go(func() { n.mustAdd(requestFor(i)) })
+	}
+	inWorld := func() int {
+		s, _ := n.world.Snapshot()
+		return s.Attachments.Len()
+	}
+	for recorded := 0; recorded < burst || inWorld() < mostAtOnce; runtime.Gosched() {
+		n.mu.Lock()
+		recorded = len(n.held)
+		n.mu.Unlock()
+		if t.Context().Err() != nil {
+			t.Fatal(recorded, "are recorded")
+		}
+	}
+	if got := inWorld(); got != mostAtOnce {
+		t.Errorf("the plane is asked for %d at once, want %d", got, mostAtOnce)
+	}
+	n.loop.set(func(l *loop) { l.stuck = false })
+	n.world.Apply(object(world.KindNamespace, "", "another", &world.Namespace{Name: "another"}))
+	wg.Wait()
+	if got := inWorld(); got != burst {
+		t.Errorf("%d of %d are in the world", got, burst)
 	}
 }

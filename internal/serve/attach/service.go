@@ -72,6 +72,7 @@ type Service struct {
 	cfg   Config
 	dir   *directory
 	locks locks
+	turns chan struct{} // held by whoever waits for the plane
 
 	mu       sync.Mutex
 	restored bool
@@ -99,7 +100,7 @@ func New(cfg Config) (*Service, error) {
 	}
 	return &Service{
 		cfg: cfg, dir: dir, held: map[string]*record{}, torn: map[string]torn{}, kept: map[string]string{},
-		wake: make(chan struct{}, 1),
+		wake: make(chan struct{}, 1), turns: make(chan struct{}, mostAtOnce),
 	}, nil
 }
 

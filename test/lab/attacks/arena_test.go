@@ -188,6 +188,14 @@ type attack struct {
 	node, reason string
 }
 
+// reasonOf is the counter of what the planes notice at different places: linux, or ovs.
+func (a *arena) reasonOf(linux, ovs string) string {
+	if a.OVS() {
+		return ovs
+	}
+	return linux
+}
+
 // repeats is how often each forged packet is sent.
 const repeats = 3
 

@@ -80,14 +80,7 @@ func TestScenarioS2Poisoning(t *testing.T) {
 		src := netip.AddrFrom4([4]byte{198, 18, byte(i >> 8), byte(i)})
 		from.Send(t, ethernet(broadcast, evil, etherARP, arp(1, evil, src, packet.MAC{}, a.addr("node-1", true))))
 	}
-	// Its own packets under another MAC address.
-	taps := a.watchers()
-	for _, is4 := range []bool{true, false} {
-		src, dst := a.addr(mallory, is4), a.addr(near, is4)
-		a.arrives(from, func(k token) []byte {
-			return frame(claims.GatewayMAC, evil, ip(src, dst, protoUDP, udp(src, dst, 40000, forgedPort, []byte(k))))
-		}, taps[near], "the pod's own packets do not arrive")
-	}
+	a.anotherMAC(from)
 	if diff := cmp.Diff(before, map[string][]string{"node-1": node(), near: neighbours(a.Lab, near)}); diff != "" {
 		t.Errorf("neighbour tables were changed (-before +after):\n%s", diff)
 	}
@@ -98,6 +91,29 @@ func TestScenarioS2Poisoning(t *testing.T) {
 			}
 			a.MustExec(who, "ping", "-c1", "-W2", a.addr(mallory, is4).String())
 		}
+	}
+}
+
+// anotherMAC sends the pod's own packets under another MAC address. It means nothing to the
+// linux plane, and is spoofed on the ovs plane.
+func (a *arena) anotherMAC(from *injector) {
+	a.t.Helper()
+	taps := a.watchers()
+	for _, is4 := range []bool{true, false} {
+		src, dst := a.addr(mallory, is4), a.addr(near, is4)
+		under := func(mac packet.MAC) func(token) []byte {
+			return func(k token) []byte {
+				return frame(claims.GatewayMAC, mac, ip(src, dst, protoUDP, udp(src, dst, 40000, forgedPort, []byte(k))))
+			}
+		}
+		if a.OVS() {
+			a.repel(from, under(from.mac), near, []attack{{
+				name: "another MAC address", node: "node-1", reason: reasonSpoofed,
+				frames: func(k token) [][]byte { return [][]byte{under(evil)(k)} },
+			}})
+			continue
+		}
+		a.arrives(from, under(evil), taps[near], "the pod's own packets do not arrive")
 	}
 }
 

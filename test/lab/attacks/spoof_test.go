@@ -19,6 +19,7 @@ const (
 	reasonVXLAN     = "VXLAN from a pod"
 	reasonICMP      = "ICMP error about a flow that is not the pod's"
 	reasonUnderlay  = "pod address from the underlay"
+	reasonVLAN      = "frame with a VLAN header"
 	reasonLoopback2 = "loopback address from the underlay"
 )
 
@@ -92,13 +93,13 @@ func TestScenarioS1Disguises(t *testing.T) {
 			typ = etherIPv6
 		}
 		attacks := []attack{
-			{name: "priority tag (VLAN 0)", node: "node-1", reason: reasonSpoofed, frames: func(k token) [][]byte {
+			{name: "priority tag (VLAN 0)", node: "node-1", reason: a.reasonOf(reasonSpoofed, reasonVLAN), frames: func(k token) [][]byte {
 				return [][]byte{ethernet(claims.GatewayMAC, from.mac, etherVLAN, vlan(0, typ, ip(src, dst, protoUDP, payload(k))))}
 			}},
-			{name: "VLAN 1", frames: func(k token) [][]byte {
+			{name: "VLAN 1", node: "node-1", reason: a.reasonOf("", reasonVLAN), frames: func(k token) [][]byte {
 				return [][]byte{ethernet(claims.GatewayMAC, from.mac, etherVLAN, vlan(1, typ, ip(src, dst, protoUDP, payload(k))))}
 			}},
-			{name: "QinQ", frames: func(k token) [][]byte {
+			{name: "QinQ", node: "node-1", reason: a.reasonOf("", reasonVLAN), frames: func(k token) [][]byte {
 				return [][]byte{ethernet(claims.GatewayMAC, from.mac, etherQinQ, vlan(0, etherVLAN, vlan(0, typ, ip(src, dst, protoUDP, payload(k)))))}
 			}},
 			{name: "broadcast frame", node: "node-1", reason: reasonSpoofed, frames: func(k token) [][]byte {

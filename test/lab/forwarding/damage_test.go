@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fairlead-sdn/fairlead/internal/config"
 	"github.com/fairlead-sdn/fairlead/internal/run/journal"
 	"github.com/fairlead-sdn/fairlead/internal/serve/admin"
 	"github.com/fairlead-sdn/fairlead/lab"
@@ -37,8 +38,8 @@ func TestScenarioF2OutsidersDamageIsRebuilt(t *testing.T) {
 			if err := healthy(); err != nil {
 				t.Fatal(err)
 			}
-			for _, tc := range damages(l) {
-				if tc.encap != "" && tc.encap != encap {
+			for _, tc := range damages(l, encap) {
+				if tc.encap != "" && tc.encap != encap || tc.plane != "" && (tc.plane == config.PlaneOVS) != l.OVS() {
 					continue
 				}
 				t.Run(tc.name, func(t *testing.T) {
@@ -64,28 +65,40 @@ func TestScenarioF2OutsidersDamageIsRebuilt(t *testing.T) {
 }
 
 type damage struct {
-	name, encap, command string
+	name, encap, plane, command string
 	// told are the words of events that must be told.
 	told [][]string
 }
 
 // damages to node-1. The one who sets the NIC down gives it back what it loses by
 // that, as a network manager does: that is not ours.
-func damages(l *labtest.Lab) []damage {
+func damages(l *labtest.Lab, encap string) []damage {
 	a1 := hostEnd(l, "node-1", "a1")
 	gateway := "ip route replace default via 172.30.0.1 dev eth0 proto static; ip -6 addr replace fd00:30::11/64 dev eth0 nodad; ip -6 route replace default via fd00:30::1 dev eth0 proto static"
+	// With Open vSwitch and a tunnel nothing of ours depends on the NIC being up.
+	nicTold := map[string][][]string{"VXLAN": {{"link eth0 set down"}}, "None": {{"link eth0 set down"}}}
+	if l.OVS() {
+		nicTold["VXLAN"] = nil
+	}
 	nic := "ip link set eth0 down; ip link set eth0 up; " + gateway
 	return []damage{
-		{"tunnel deleted", "VXLAN", "ip link del fl.vxlan", [][]string{{"link fl.vxlan deleted"}}},
-		{"tunnel's MAC", "VXLAN", "ip link set fl.vxlan address 02:00:00:00:00:99", [][]string{{"link fl.vxlan", "MAC", "02:00:00:00:00:99"}}},
-		{"tunnel down and up", "VXLAN", "ip link set fl.vxlan down; ip link set fl.vxlan up", [][]string{{"fl.vxlan"}}},
-		{"IPv4 routes flushed", "", "ip -4 route flush proto 97", [][]string{{"route 10.1", "deleted"}}},
-		{"IPv6 routes flushed", "", "ip -6 route flush proto 97", [][]string{{"route fd00:128::", "deleted"}}},
-		{"NIC down and up", "", nic, [][]string{{"link eth0 set down"}}},
-		{"NIC down and up at once", "", "printf 'link set eth0 down\nlink set eth0 up\n' | ip -batch -; " + gateway, [][]string{{"link eth0 set down"}}},
-		{"pod's link down and up", "", "printf 'link set LINK down\nlink set LINK up\n' | sed s/LINK/" + a1 + "/ | ip -batch -", [][]string{{a1}}},
-		{"pod's neighbour", "", "ip neigh del $(ip neigh show dev " + a1 + " | awk '/10[.]/{print $1}') dev " + a1, [][]string{{"neighbour 10.", a1, "deleted"}}},
-		{"forwarding off", "", "echo 0 > /proc/sys/net/ipv4/ip_forward", [][]string{{"ip_forward"}}},
+		{"tunnel deleted", "VXLAN", config.PlaneLinux, "ip link del fl.vxlan", [][]string{{"link fl.vxlan deleted"}}},
+		{"tunnel's MAC", "VXLAN", config.PlaneLinux, "ip link set fl.vxlan address 02:00:00:00:00:99", [][]string{{"link fl.vxlan", "MAC", "02:00:00:00:00:99"}}},
+		{"tunnel down and up", "VXLAN", config.PlaneLinux, "ip link set fl.vxlan down; ip link set fl.vxlan up", [][]string{{"fl.vxlan"}}},
+		{"IPv4 routes flushed", "", "", "ip -4 route flush proto 97", [][]string{{"route 10.1", "deleted"}}},
+		{"IPv6 routes flushed", "", "", "ip -6 route flush proto 97", [][]string{{"route fd00:128::", "deleted"}}},
+		{"NIC down and up", "", "", nic, nicTold[encap]},
+		{"NIC down and up at once", "", "", "printf 'link set eth0 down\nlink set eth0 up\n' | ip -batch -; " + gateway, nicTold[encap]},
+		{"pod's link down and up", "", "", "printf 'link set LINK down\nlink set LINK up\n' | sed s/LINK/" + a1 + "/ | ip -batch -", [][]string{{a1}}},
+		{"pod's neighbour", "", config.PlaneLinux, "ip neigh del $(ip neigh show dev " + a1 + " | awk '/10[.]/{print $1}') dev " + a1, [][]string{{"neighbour 10.", a1, "deleted"}}},
+		{"controller set", "", config.PlaneOVS, "ovs-vsctl set-controller fairlead tcp:127.0.0.1:6653", [][]string{{"database", "controller"}}},
+		{"tunnel deleted", "VXLAN", config.PlaneOVS, "ovs-vsctl del-port fairlead-tun", [][]string{{"database", "port fairlead-tun"}}},
+		{"MAC of the host's port", "", config.PlaneOVS, "ip link set fairlead-gw address 02:00:00:00:00:99", [][]string{{"link fairlead-gw", "mac", "02:00:00:00:00:99"}}},
+		{"host's port down and up", "", config.PlaneOVS, "ip link set fairlead-gw down; ip link set fairlead-gw up", [][]string{{"fairlead-gw"}}},
+		{"bridge of the NIC deleted", "VXLAN", config.PlaneOVS, "ovs-vsctl del-br fairlead-phy", [][]string{{"database", "bridge fairlead-phy"}}},
+		{"bridge deleted", "", config.PlaneOVS, "ovs-vsctl del-br fairlead", [][]string{{"database", "bridge fairlead"}}},
+		{"flows deleted", "", config.PlaneOVS, "ovs-ofctl -O OpenFlow15 del-flows fairlead", [][]string{{"flows of ours in the bridge fairlead were changed"}}},
+		{"forwarding off", "", "", "echo 0 > /proc/sys/net/ipv4/ip_forward", [][]string{{"ip_forward"}}},
 	}
 }
 
@@ -110,7 +123,11 @@ func TestScenarioF2DamageWhileTheAgentIsAway(t *testing.T) {
 	l := up(t, lab.Options{Nodes: 2})
 	addPods(l, 1, nodes(l)...)
 	l.Fault("agent-kill", "node-1")
-	l.MustExec("node-1", "sh", "-c", "ip link del fl.vxlan; ip route flush proto 97; nft flush ruleset; ip link set "+strings.TrimSpace(l.MustExec("node-1", "sh", "-c", "ls /sys/class/net | grep ^flp"))+" down")
+	tunnel := "ip link del fl.vxlan"
+	if l.OVS() {
+		tunnel = "ovs-vsctl del-port fairlead-tun; ovs-ofctl -O OpenFlow15 del-flows fairlead"
+	}
+	l.MustExec("node-1", "sh", "-c", tunnel+"; ip route flush proto 97; nft flush ruleset; ip link set "+strings.TrimSpace(l.MustExec("node-1", "sh", "-c", "ls /sys/class/net | grep ^flp"))+" down")
 	l.Fault("agent-start", "node-1")
 	took := clean(t, l, "node-1", repairTime)
 	t.Logf("rebuilt %s after the agent was started", took)

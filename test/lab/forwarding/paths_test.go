@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/fairlead-sdn/fairlead/api/v1alpha1"
+	"github.com/fairlead-sdn/fairlead/internal/claims"
 	"github.com/fairlead-sdn/fairlead/internal/datastore"
 	"github.com/fairlead-sdn/fairlead/internal/serve/admin"
 	"github.com/fairlead-sdn/fairlead/lab"
@@ -40,21 +41,44 @@ spec: {vpc: island, cidrs: [10.99.0.0/16, "fd00:99::/64"]}
 apiVersion: v1
 kind: Namespace
 metadata: {name: island, labels: {network: island}}
+---
+apiVersion: fairlead.dev/v1alpha1
+kind: VPC
+metadata: {name: tenants}
+spec: {isolation: Tenant, namespaces: {matchLabels: {network: tenants}}}
+---
+apiVersion: fairlead.dev/v1alpha1
+kind: Subnet
+metadata: {name: tenants}
+spec: {vpc: tenants, cidrs: [10.97.0.0/16, "fd00:97::/64"]}
+---
+apiVersion: v1
+kind: Namespace
+metadata: {name: team, labels: {network: tenants}}
 `
 
 // F5: packets take the documented path.
 func TestScenarioF5Paths(t *testing.T) {
 	l := up(t, lab.Options{Nodes: 2})
 	l.Apply(further)
-	l.Apply(pod("bare", "x", "node-1") + pod("island", "i1", "node-1") + pod("island", "i2", "node-2"))
+	l.Apply(pod("bare", "x", "node-1") + pod("island", "i1", "node-1") + pod("island", "i2", "node-2") + pod("team", "t1", "node-1") + pod("team", "t2", "node-2"))
 	addPods(l, 2, nodes(l)...)
 	nic := listenOn(t, inNode(t, l, "node-1"), "eth0")
+	vni := func(vpc string) int64 { return int64(labtest.Get[*v1alpha1.VPC](l, datastore.KindVPC, vpc).Status.VNI) }
+	team := int64(labtest.Get[*v1alpha1.NetNamespace](l, datastore.KindNetNamespace, "team").Spec.VNI)
+	if team == 0 || team == vni("tenants") {
+		t.Fatalf("the tenant's VNI is %d, that of its VPC %d", team, vni("tenants"))
+	}
 	for _, v6 := range []bool{false, true} {
 		t.Run(map[bool]string{false: "IPv4", true: "IPv6"}[v6], func(t *testing.T) {
 			w := &walk{t: t, l: l.With(t), nic: nic, v6: v6}
+			if l.OVS() {
+				w.host = listenOn(t, inNode(t, l, "node-1"), claims.OVSHostPort)
+			}
 			w.sameNode()
-			w.acrossNodes("a1", "b1", "default")
-			w.acrossNodes("island/i1", "island/i2", "island")
+			w.acrossNodes("a1", "b1", vni("default"))
+			w.acrossNodes("island/i1", "island/i2", vni("island"))
+			w.acrossNodes("team/t1", "team/t2", team)
 			w.outside("a1", nodeAddress(w.l, "node-1", v6))
 			w.outside("bare/x", addressOf(t, w.l, "bare/x", v6))
 			w.fromNode()
@@ -68,6 +92,24 @@ type walk struct {
 	l   *labtest.Lab
 	nic *capture
 	v6  bool
+	// host is the host's own port of the bridge, with Open vSwitch.
+	host *capture
+}
+
+// atHost wants packets of an address to pass the host's own port, or not to, and none of
+// them in a tunnel.
+func (w *walk) atHost(what string, about netip.Addr, pass bool) {
+	w.t.Helper()
+	if w.host == nil {
+		return
+	}
+	got := w.host.frames(w.t, about)
+	if pass != (len(got) > 0) {
+		w.t.Errorf("%s: the host's port saw %v, want some: %t", what, got, pass)
+	}
+	if slices.ContainsFunc(got, func(f *frame) bool { return f.inner != nil }) {
+		w.t.Errorf("%s: the host's port saw VXLAN: %v", what, got)
+	}
 }
 
 func qualified(name string) string {
@@ -98,24 +140,35 @@ func (w *walk) ask(from, to string) []*frame {
 
 func (w *walk) sameNode() {
 	w.t.Helper()
+	target := addressOf(w.t, w.l, "a2", w.v6)
+	var ends []*capture // of the pods' links, on the node
+	for _, name := range []string{"a1", "a2"} {
+		ends = append(ends, listenOn(w.t, inNode(w.t, w.l, "node-1"), hostEnd(w.l, "node-1", name)))
+	}
 	if got := w.ask("a1", "a2"); len(got) > 0 {
 		w.t.Errorf("traffic between pods of one node touched the NIC: %v", got)
 	}
+	for _, end := range ends {
+		if got := end.frames(w.t, target); len(got) < 4 {
+			w.t.Errorf("traffic between pods of one node does not pass both of their links: %v", got)
+		}
+	}
+	w.atHost("between pods of one node", target, false)
 }
 
-func (w *walk) acrossNodes(from, to, vpc string) {
+func (w *walk) acrossNodes(from, to string, vni int64) {
 	w.t.Helper()
 	got := w.ask(from, to)
 	if len(got) < 4 {
 		w.t.Errorf("%s → %s: the NIC saw %d frames", from, to, len(got))
 	}
-	w.encapsulated(got, vpc, addressOf(w.t, w.l, from, w.v6))
+	w.encapsulated(got, vni, addressOf(w.t, w.l, from, w.v6))
+	w.atHost(from+" → "+to, addressOf(w.t, w.l, to, w.v6), false)
 }
 
 // encapsulated wants every frame to be as docs/wire.md says.
-func (w *walk) encapsulated(got []*frame, vpc string, source netip.Addr) {
+func (w *walk) encapsulated(got []*frame, vni int64, source netip.Addr) {
 	w.t.Helper()
-	vni := labtest.Get[*v1alpha1.VPC](w.l, datastore.KindVPC, vpc).Status.VNI
 	here, there := nodeAddress(w.l, "node-1", false), nodeAddress(w.l, "node-2", false)
 	macs := map[netip.Addr]string{}
 	for node, other := range map[string]string{"node-1": "node-2", "node-2": "node-1"} {
@@ -130,8 +183,8 @@ func (w *walk) encapsulated(got []*frame, vpc string, source netip.Addr) {
 		switch {
 		case f.inner == nil:
 			w.t.Errorf("not encapsulated: %s", f)
-		case int64(f.vni) != int64(vni):
-			w.t.Errorf("VNI %d, want that of VPC %s, %d: %s", f.vni, vpc, vni, f)
+		case int64(f.vni) != vni:
+			w.t.Errorf("VNI %d, want %d: %s", f.vni, vni, f)
 		case f.from != here && f.from != there || f.to != here && f.to != there || f.from == f.to:
 			w.t.Errorf("the outer addresses are not those of the nodes: %s", f)
 		case f.inner.srcMAC.String() != macs[f.from] || f.inner.dstMAC.String() != macs[f.to]:
@@ -174,6 +227,7 @@ func (w *walk) outside(from string, source netip.Addr) {
 	if slices.ContainsFunc(got, func(g *frame) bool { return g.inner != nil }) {
 		w.t.Errorf("%s → outside was encapsulated: %v", from, got)
 	}
+	w.atHost(from+" → outside", target, true)
 }
 
 // fromNode: a node reaches its own pods directly, and those of others through the
@@ -190,6 +244,7 @@ func (w *walk) fromNode() {
 	if got := w.nic.frames(w.t, local); len(got) > 0 {
 		w.t.Errorf("node → own pod touched the NIC: %v", got)
 	}
+	w.atHost("node → own pod", local, true)
 	remote := addressOf(w.t, w.l, "b1", w.v6)
 	w.nic.frames(w.t, remote)
 	if err := reach(node, remote, "default/b1", tunnel); err != nil {
@@ -199,7 +254,7 @@ func (w *walk) fromNode() {
 	if len(got) < 2 {
 		w.t.Errorf("node → pod of another node: the NIC saw %v", got)
 	}
-	w.encapsulated(got, "default", tunnel)
+	w.encapsulated(got, int64(labtest.Get[*v1alpha1.VPC](w.l, datastore.KindVPC, "default").Status.VNI), tunnel)
 }
 
 // tunnelAddress is node-1's own address in the default Subnet.

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -62,6 +63,9 @@ func TestScenarioF6RestartCostsNothing(t *testing.T) {
 				if got := changesSince(l, node, began); len(got) > 0 {
 					t.Errorf("%s: %d changes were made, the first: %v", node, len(got), got[:min(5, len(got))])
 				}
+				if age := youngestFlow(l, node); l.OVS() && age < time.Since(began) {
+					t.Errorf("%s: a flow of the bridge is only %s old", node, age)
+				}
 				t.Logf("%s is back %s after the start", node, took.Round(time.Millisecond))
 			}
 			tr.more(2 * flows)
@@ -83,6 +87,20 @@ func TestScenarioF6RestartCostsNothing(t *testing.T) {
 			t.Logf("%s dropped %d packets: %s", node, n, reason)
 		}
 	}
+}
+
+// youngestFlow is the age of the last flow that was put into a node's bridge, zero if it
+// has none.
+func youngestFlow(l *labtest.Lab, node string) (youngest time.Duration) {
+	out := l.Exec(node, "ovs-ofctl", "-O", "OpenFlow15", "dump-flows", "fairlead").Stdout
+	for line := range strings.Lines(out) {
+		_, rest, found := strings.Cut(line, "duration=")
+		text, _, _ := strings.Cut(rest, ",")
+		if age, err := time.ParseDuration(text); found && err == nil && (youngest == 0 || age < youngest) {
+			youngest = age
+		}
+	}
+	return youngest
 }
 
 // dropsOf are the reasons for which a node dropped packets.

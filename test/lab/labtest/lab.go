@@ -180,6 +180,12 @@ func (l *Lab) With(t testing.TB) *Lab {
 	return &out
 }
 
+// OVS reports whether nodes of the lab forward with Open vSwitch.
+func (l *Lab) OVS() bool {
+	l.t.Helper()
+	return l.Status().Options.HasOVS()
+}
+
 // Need skips the test where no lab can run.
 func Need(t testing.TB) {
 	t.Helper()

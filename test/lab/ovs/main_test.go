@@ -37,13 +37,16 @@ func up(t testing.TB, planes string) *cluster {
 	if err := ovshost.Installed(); err != nil {
 		t.Skip(err)
 	}
-	l := labtest.Up(t, lab.Options{
-		Nodes: 3, Plane: planes,
-		Subnets:  []netip.Prefix{netip.MustParsePrefix("10.128.0.0/14"), netip.MustParsePrefix("fd00:128::/48")},
-		Underlay: []netip.Prefix{netip.MustParsePrefix("172.30.0.0/16"), netip.MustParsePrefix("fd00:30::/32")},
-	})
-	return &cluster{l, t}
+	return &cluster{labtest.Up(t, lab.Options{
+		Nodes: 3, Plane: planes, Subnets: []netip.Prefix{pods4, pods6}, Underlay: []netip.Prefix{nodes4, nodes6},
+	}), t}
 }
+
+// The ranges of pods and of nodes.
+var (
+	pods4, pods6   = netip.MustParsePrefix("10.128.0.0/14"), netip.MustParsePrefix("fd00:128::/48")
+	nodes4, nodes6 = netip.MustParsePrefix("172.30.0.0/16"), netip.MustParsePrefix("fd00:30::/32")
+)
 
 // with is the same cluster for a subtest.
 func (c *cluster) with(t testing.TB) *cluster { return &cluster{c.Lab.With(t), t} }

@@ -2,6 +2,7 @@ package ovs
 
 import (
 	"fmt"
+	"net/netip"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -10,6 +11,8 @@ import (
 
 	"github.com/fairlead-sdn/fairlead/internal/datastore"
 	"github.com/fairlead-sdn/fairlead/internal/serve/admin"
+	"github.com/fairlead-sdn/fairlead/lab"
+	"github.com/fairlead-sdn/fairlead/lab/ovshost"
 	"github.com/fairlead-sdn/fairlead/lab/spec"
 	"github.com/fairlead-sdn/fairlead/test/lab/labtest"
 )
@@ -73,6 +76,9 @@ spec:
 		{"flows deleted", func(c *cluster) {
 			c.MustExec("node-1", "ovs-ofctl", "-O", "OpenFlow15", "del-flows", "fairlead")
 		}},
+		{"flows of the bridge around the NIC deleted", func(c *cluster) {
+			c.MustExec("node-1", "ovs-ofctl", "-O", "OpenFlow15", "del-flows", "fairlead-phy")
+		}},
 		{"port taken out", func(c *cluster) {
 			c.MustExec("node-1", "ovs-vsctl", "del-port", c.portOf("a"))
 		}},
@@ -121,6 +127,30 @@ func (c *cluster) clean(node string) {
 		}
 		return nil
 	})
+}
+
+// TestFamilies: pods and nodes may be of one family or of both, and pods of one go over
+// nodes of the other.
+func TestFamilies(t *testing.T) {
+	if err := ovshost.Installed(); err != nil {
+		t.Skip(err)
+	}
+	both := []netip.Prefix{pods4, pods6}
+	for _, tc := range []struct {
+		name            string
+		subnets, ground []netip.Prefix
+	}{
+		{"IPv6 only", []netip.Prefix{pods6}, []netip.Prefix{nodes6}},
+		{"both over IPv6", both, []netip.Prefix{nodes6}},
+		{"both over IPv4", both, []netip.Prefix{nodes4}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			c := &cluster{labtest.Up(t, lab.Options{Nodes: 2, Plane: "ovs", Subnets: tc.subnets, Underlay: tc.ground}), t}
+			c.Apply(pod("a", "node-1") + pod("b", "node-1") + pod("c", "node-2"))
+			c.WaitPods()
+			c.agrees()
+		})
+	}
 }
 
 // TestExamplesLong: on both planes every example is enforced as the oracle says.
