@@ -42,6 +42,9 @@ func TestTwoLabsSideBySide(t *testing.T) {
 	if d := cmp.Diff(status(t, a).Nodes[0].Addresses, status(t, b).Nodes[0].Addresses, cmp.Comparer(func(a, b netip.Prefix) bool { return a == b })); d != "" {
 		t.Errorf("addresses differ:\n%s", d)
 	}
+	if _, err := lab.Open(o.Root, ""); !errors.Is(err, lab.ErrNotFound) || !strings.HasPrefix(err.Error(), "no lab is named") || !strings.Contains(err.Error(), "other, test; name one with --lab") {
+		t.Errorf("open without a name, where there are two: %v", err)
+	}
 	if err := a.Down(t.Context()); err != nil {
 		t.Fatal(err)
 	}

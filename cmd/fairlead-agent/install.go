@@ -2,17 +2,13 @@ package main
 
 import (
 	"context"
-	"errors"
-	"log/slog"
-	"path/filepath"
 	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
 	"github.com/fairlead-sdn/fairlead/internal/agent"
-	"github.com/fairlead-sdn/fairlead/internal/config"
-	"github.com/fairlead-sdn/fairlead/internal/serve/socket"
+	"github.com/fairlead-sdn/fairlead/internal/agent/nodeplane"
 )
 
 // binDirFlag and confDirFlag are where a runtime looks for the CNI plugin.
@@ -61,50 +57,16 @@ func uninstallCommand(config *string) *cobra.Command {
 // stopPatience is how long an uninstall waits for an agent that is ending.
 const stopPatience = 30 * time.Second
 
-// noAgent waits until no agent runs on this node, and keeps one from starting until the
-// returned function is called: an agent would put back what an uninstall removes.
-func noAgent(ctx context.Context, c config.Agent, log *slog.Logger) (done func() error, err error) {
-	ctx, cancel := context.WithTimeout(ctx, stopPatience)
-	defer cancel()
-	tick := time.NewTicker(time.Second)
-	defer tick.Stop()
-	for {
-		l, err := socket.Listen(filepath.Join(c.RunDir, "cni.sock"), "CNI", log)
-		if err == nil {
-			return func() error { return errors.Join(l.Close(), l.Remove()) }, nil
-		}
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			return nil, err
-		}
-	}
-}
-
-func uninstall(ctx context.Context, path string, p agent.Plugin) (err error) {
+func uninstall(ctx context.Context, path string, p agent.Plugin) error {
 	c, log, err := load(path)
 	if err != nil {
 		return err
 	}
-	done, err := noAgent(ctx, c, log)
+	removed, err := nodeplane.Uninstall{Config: c, Plugin: p, Patience: stopPatience, Log: log}.Run(ctx)
+	for _, what := range removed {
+		log.Info("removed", "what", what)
+	}
 	if err != nil {
-		return runFailure{err}
-	}
-	defer func() { err = finish(err, done()) }()
-	// First, so that the runtime makes no more pods.
-	if err := p.Remove(); err != nil {
-		return runFailure{err}
-	}
-	plane, err := openPlane(ctx, c, log)
-	if err != nil {
-		return runFailure{err}
-	}
-	defer func() { err = finish(err, plane.Close()) }()
-	if err := plane.Uninstall(ctx); err != nil {
-		return runFailure{err}
-	}
-	// Only now: what is left of an uninstall that failed can still be told apart.
-	if err := agent.RemoveFiles(c); err != nil {
 		return runFailure{err}
 	}
 	return nil

@@ -25,6 +25,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/fairlead-sdn/fairlead/internal/agent"
+	"github.com/fairlead-sdn/fairlead/internal/agent/nodeplane"
 	"github.com/fairlead-sdn/fairlead/internal/config"
 	"github.com/fairlead-sdn/fairlead/internal/datastore"
 	"github.com/fairlead-sdn/fairlead/internal/datastore/etcd"
@@ -111,7 +112,7 @@ func run(ctx context.Context, path string, plugin agent.Plugin) (err error) {
 		return err
 	}
 	defer func() { err = finish(err, store.Close()) }()
-	plane, err := openPlane(ctx, c, log)
+	plane, err := nodeplane.Open(ctx, c, log)
 	if err != nil {
 		return runFailure{err}
 	}

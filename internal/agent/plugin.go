@@ -129,31 +129,42 @@ func configurations(dir string) ([]string, error) {
 	return out, nil
 }
 
-// Remove removes the configurations that name our plugin first, so that no runtime looks
-// for it any more, and then the plugin. What others have installed stays.
-func (p Plugin) Remove() error {
+// Installed are the paths of the configurations that name our plugin, and of the plugin,
+// those that there are.
+func (p Plugin) Installed() ([]string, error) {
 	names, err := configurations(p.ConfDir)
-	if errors.Is(err, fs.ErrNotExist) {
-		names, err = nil, nil
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
 	}
-	if err != nil {
-		return err
-	}
+	var out []string
 	for _, name := range names {
 		path := filepath.Join(p.ConfDir, name)
 		raw, err := os.ReadFile(path)
 		if err != nil {
-			return fmt.Errorf("remove network configurations: %w", err)
+			return nil, fmt.Errorf("read network configurations: %w", err)
 		}
-		if !ours(raw) {
-			continue
-		}
-		if err := os.Remove(path); err != nil {
-			return fmt.Errorf("remove the network configuration: %w", err)
+		if ours(raw) {
+			out = append(out, path)
 		}
 	}
-	if err := os.Remove(filepath.Join(p.BinDir, PluginType)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("remove the CNI plugin: %w", err)
+	plugin := filepath.Join(p.BinDir, PluginType)
+	if _, err := os.Lstat(plugin); err == nil {
+		out = append(out, plugin)
+	}
+	return out, nil
+}
+
+// Remove removes the configurations that name our plugin first, so that no runtime looks
+// for it any more, and then the plugin. What others have installed stays.
+func (p Plugin) Remove() error {
+	paths, err := p.Installed()
+	if err != nil {
+		return err
+	}
+	for _, path := range paths {
+		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("remove the CNI plugin and its configuration: %w", err)
+		}
 	}
 	return nil
 }

@@ -19,8 +19,13 @@ import (
 )
 
 const (
-	// askTimeout bounds what a command asks of one agent.
-	askTimeout = 30 * time.Second
+	// askTimeout is how long an agent is waited for. One that works answers in milliseconds,
+	// with the start of a command in its pod and a plane that waits for Open vSwitch in two
+	// seconds; one that is frozen must not hold a person for longer.
+	askTimeout = 3 * time.Second
+	// longTimeout is that for questions whose answer takes time on a large node, asked of an
+	// agent that has just answered a short one.
+	longTimeout = 30 * time.Second
 	// askAtOnce bounds how many agents are asked at the same time.
 	askAtOnce = 32
 )
@@ -66,13 +71,39 @@ func ask[T any](ctx context.Context, a *app, names []string, path string) ([]ans
 	return out, errors.Join(errs...)
 }
 
+// silentError says that an agent did not answer in time.
+type silentError struct {
+	node string
+	in   time.Duration
+}
+
+func (e silentError) Error() string { return fmt.Sprintf("node %s did not answer in %s", e.node, e.in) }
+
+// get asks for a path. Whether the agent answers at all is found out by a short question.
 func (n agentOf) get(ctx context.Context, path string, into any) error {
-	ctx, cancel := context.WithTimeout(ctx, askTimeout)
-	defer cancel()
-	if err := n.client.Get(ctx, path, into); err != nil {
-		return fmt.Errorf("node %s: %w", n.node, err)
+	if !takesLong(path) {
+		return n.getIn(ctx, askTimeout, path, into)
 	}
-	return nil
+	if err := n.getIn(ctx, askTimeout, "/v1/status", &admin.Status{}); errors.As(err, &silentError{}) {
+		return err
+	}
+	return n.getIn(ctx, longTimeout, path, into)
+}
+
+// takesLong tells questions for which a node reads all that it holds.
+func takesLong(path string) bool { return path == "/v1/audit" || path == "/v1/flows" }
+
+func (n agentOf) getIn(ctx context.Context, limit time.Duration, path string, into any) error {
+	short, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	err := n.client.Get(short, path, into)
+	switch {
+	case err == nil:
+		return nil
+	case short.Err() != nil && ctx.Err() == nil:
+		return silentError{n.node, limit}
+	}
+	return fmt.Errorf("node %s: %w", n.node, err)
 }
 
 func values[T any](answers []answer[T]) []T {

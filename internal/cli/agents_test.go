@@ -80,7 +80,7 @@ func TestAgents(t *testing.T) {
 	c.transcript("agents",
 		"node status", "node status -o wide", "node status node-1", "node status node-2 -o wide", "node status node-9", "node status -o json", "node",
 		"audit", "audit node-1", "audit node-2 -o json", "audit -o yaml",
-		"journal node-1", "journal node-1 --since 10m -o json", "journal", "journal node-1 node-2", "journal node-2", "journal node-1 --since soon",
+		"journal node-1", "journal node-1 --since 10m -o json", "journal", "journal node-1 node-2", "journal node-2", "journal node-1 --since soon", "journal node-1 --since -5m",
 		"get peers", "get peers --node node-1", "get peers node-3 -o json", "get peer nobody", "get peers -n shop", "get pods --node node-1",
 	)
 }

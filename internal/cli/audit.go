@@ -87,6 +87,9 @@ func (a *app) journalCommand() *cobra.Command {
 	format := outputFlag(cmd)
 	cmd.Flags().DurationVar(&since, "since", time.Hour, "how far back")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if since < 0 {
+			return usagef("--since %s: want no negative duration", since)
+		}
 		path := "/v1/journal?since=" + url.QueryEscape(a.now().Add(-since).UTC().Format(time.RFC3339))
 		answers, err := ask[[]journal.Entry](cmd.Context(), a, args, path)
 		if err != nil {

@@ -177,6 +177,11 @@ func (a *app) printCheck(format *outputFormat, r *lab.CheckResult, all bool) err
 			return err
 		}
 	}
+	if len(r.Disagree)+beyond > 0 {
+		if err := a.say("next: fairlead audit (what kernels hold and should not), fairlead trace FROM TO:PORT/PROTO (where a packet ends)"); err != nil {
+			return err
+		}
+	}
 	sum := fmt.Sprintf("%d probes, %d agree with the oracle, %d disagree", r.Probes, r.Agree, len(r.Disagree))
 	if beyond > 0 {
 		sum += fmt.Sprintf(", and %d with nodes and the outside", beyond)

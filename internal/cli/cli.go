@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -54,6 +55,9 @@ type app struct {
 	agents func(ctx context.Context, names []string) ([]agentOf, error)
 	// settle is how long a change may take to arrive on the nodes.
 	settle time.Duration
+
+	// unreadable are the values of the datastore that could not be decoded: an error a key.
+	unreadable sync.Map
 
 	flags targetFlags
 }
@@ -127,7 +131,7 @@ Try it without a cluster (as root):
 	a.flags.register(root)
 	root.AddCommand(
 		a.labCommand(), a.getCommand(), a.applyCommand(), a.deleteCommand(), a.statusCommand(), a.nodeCommand(),
-		a.eventsCommand(), a.ipamCommand(), a.tenantCommand(), a.policyCommand(), a.auditCommand(), a.journalCommand(), a.captureCommand(), a.diagCommand(), a.preflightCommand(),
+		a.eventsCommand(), a.ipamCommand(), a.tenantCommand(), a.policyCommand(), a.traceCommand(), a.auditCommand(), a.journalCommand(), a.captureCommand(), a.diagCommand(), a.preflightCommand(), a.uninstallCommand(),
 		a.configCommand(), a.versionCommand(),
 	)
 	root.InitDefaultHelpCmd()

@@ -1,11 +1,18 @@
 package cli
 
 import (
+	"context"
 	"encoding/json"
+	"errors"
+	"net/url"
 	"strings"
 	"testing"
+	"testing/synctest"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/fairlead-sdn/fairlead/internal/run/health"
+	"github.com/fairlead-sdn/fairlead/internal/serve/admin"
 )
 
 func TestStatus(t *testing.T) {
@@ -38,6 +45,80 @@ func TestStatusGathersProblems(t *testing.T) {
 	c.load("apiVersion: v1\nkind: Node\nmetadata: {name: n6}\n---" + strings.Replace(strings.ReplaceAll(problems, "%", "n7"), "problemCount: 1", "problemCount: 71", 1))
 	c.transcript("status-problems", "status")
 }
+
+// An agent whose credentials have expired cannot tell the datastore: it is asked.
+func TestStatusAsksAgents(t *testing.T) {
+	c := newCluster(t)
+	c.load(strings.ReplaceAll(wellNode, "%", "n1") + "---" + strings.ReplaceAll(wellNode, "%", "n2"))
+	c.serve("n1", map[string]admin.Handler{"/v1/status": func(context.Context, url.Values) (any, error) {
+		return admin.Status{Node: "n1", Health: []health.State{
+			{Component: "plane", Level: health.OK}, {Component: "datastore", Level: health.Degraded, Message: "the credentials are not accepted"},
+		}}, nil
+	}})
+	r := c.run("status")
+	out := strings.Join(strings.Fields(r.out), " ")
+	if !strings.Contains(out, "n1 True (Degraded) datastore: the credentials are not accepted") || !strings.Contains(out, "n2 True all components are well") {
+		t.Errorf("%+v", r)
+	}
+}
+
+// An agent that is frozen says nothing, neither here nor to the datastore.
+func TestStatusTellsOfFrozenAgents(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := &app{agents: func(context.Context, []string) ([]agentOf, error) {
+			return []agentOf{{"n1", closedDoor{errors.New("refused")}}, {"n2", silent{}}, {"n3", silent{}}, {"n9", silent{}}}, nil
+		}}
+		st := clusterStatus{Nodes: []nodeSummary{{Name: "n1", Ready: "True", Message: "well"}, {Name: "n2", Ready: "True", Message: "well"}, {Name: "n3", Ready: "False (x)", Message: "down"}}}
+		answers, frozen := a.askHealth(t.Context())
+		st.told(answers)
+		st.heardNothing(frozen)
+		want := []nodeSummary{
+			{Name: "n1", Ready: "True", Message: "well"},
+			{Name: "n2", Ready: "Unknown (NoAnswer)", Message: "the agent did not answer in 3s; what it wrote last: well"},
+			{Name: "n3", Ready: "False (x)", Message: "down"},
+		}
+		if diff := cmp.Diff(want, st.Nodes); diff != "" {
+			t.Error(diff)
+		}
+	})
+}
+
+// A value that cannot be decoded is a problem of its own, or of a policy that nodes know.
+func TestStatusTellsOfUnreadableValues(t *testing.T) {
+	torn := clusterProblem{Object: "NetworkPolicy shop/web", Reason: "Unreadable", Message: "decode NetworkPolicy shop/web: torn: it isolates", Nodes: []string{"n1"}}
+	st := clusterStatus{Problems: []clusterProblem{torn}}
+	st.unread("/fairlead/networkpolicies/shop/web", errors.New("decode NetworkPolicy shop/web: torn"))
+	st.unread("/fairlead/subnets/s", errors.New("decode Subnet s: torn"))
+	want := []clusterProblem{
+		{Object: "/fairlead/subnets/s", Reason: "Unreadable", Message: "decode Subnet s: torn: it counts as if it did not exist: delete the object, or the key in etcd if it is no object's"}, torn,
+	}
+	if diff := cmp.Diff(want, st.Problems); diff != "" || st.well() {
+		t.Error(diff)
+	}
+}
+
+// Pods with the addresses of Services reach neither.
+func TestStatusFindsServiceRange(t *testing.T) {
+	c := newCluster(t)
+	c.load("apiVersion: v1\nkind: Namespace\nmetadata: {name: default}\n---\napiVersion: v1\nkind: Service\nmetadata: {name: kubernetes, namespace: default}\nspec: {clusterIP: 10.96.0.1, clusterIPs: [10.96.0.1], ports: [{port: 443}]}\n---\n" +
+		"apiVersion: fairlead.dev/v1alpha1\nkind: Subnet\nmetadata: {name: wide}\nspec: {cidrs: [10.96.0.0/12]}\n---\napiVersion: fairlead.dev/v1alpha1\nkind: Subnet\nmetadata: {name: well}\nspec: {cidrs: [10.0.0.0/16]}\n")
+	r := c.run("status")
+	if r.code != 1 || strings.Count(r.out, "PROBLEM") != 1 || !strings.Contains(r.out, "PROBLEM  Subnet wide: ServiceRange: 10.96.0.0/12 holds the address 10.96.0.1 of Service default/kubernetes") {
+		t.Errorf("%+v", r)
+	}
+}
+
+const wellNode = `
+apiVersion: v1
+kind: Node
+metadata: {name: %}
+---
+apiVersion: fairlead.dev/v1alpha1
+kind: NodeNetwork
+metadata: {name: %}
+status:
+  conditions: [{type: Ready, status: "True", reason: Ready, message: all components are well, lastTransitionTime: "2026-03-01T10:00:00Z"}]
+`
 
 func TestStatusExitCode(t *testing.T) {
 	well := strings.Split(problems, "status:\n")[0] + "status:\n  conditions: [{type: Ready, status: \"True\", reason: Ready, message: well, lastTransitionTime: \"2026-03-01T10:00:00Z\"}]\n"

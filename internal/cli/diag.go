@@ -154,19 +154,21 @@ func (a *app) gather(ctx context.Context, b *diagBundle) error {
 func (n agentOf) diag(ctx context.Context) (files []diagFile, errs []error) {
 	defer n.client.Close()
 	dir := "nodes/" + n.node
+	limit := askTimeout
 	for i, what := range diagPaths() {
 		var v any
-		if err := n.get(ctx, "/v1/"+what, &v); err != nil {
+		if err := n.getIn(ctx, limit, "/v1/"+what, &v); err != nil {
 			errs = append(errs, err)
 			if i == 0 { // An agent that cannot say how it is says nothing.
 				return files, errs
 			}
 			continue
 		}
+		limit = longTimeout
 		files = append(files, diagFile{path.Join(dir, what+".json"), v})
 	}
 	var t admin.Tables
-	if err := n.get(ctx, "/v1/tables", &t); err != nil {
+	if err := n.getIn(ctx, longTimeout, "/v1/tables", &t); err != nil {
 		return files, append(errs, err)
 	}
 	return append(files, diagFile{path.Join(dir, "tables.txt"), t.Text}), errs

@@ -3,6 +3,7 @@ package cli
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -20,8 +21,9 @@ func (a *app) getCommand() *cobra.Command {
 	var namespace, node string
 	var everywhere bool
 	cmd := &cobra.Command{
-		Use: "get KIND [NAME]", Short: "List objects, or show one", Args: cobra.RangeArgs(1, 2),
-		Long: `List objects of a kind, or show one. NAME may be NAMESPACE/NAME.
+		Use: "get KIND[,KIND…] [NAME]", Short: "List objects, or show one", Args: cobra.RangeArgs(1, 2),
+		Long: `List objects of a kind, or of several, or show one: KIND NAME or KIND/NAME. NAME may be
+NAMESPACE/NAME.
 
 Kinds may be written as kubectl takes them (pods, po, subnet, netns, …). "get peers [NODE]"
 asks the nodes' agents how packets reach the other nodes, or the one that is named.`,
@@ -42,23 +44,57 @@ asks the nodes' agents how packets reach the other nodes, or the one that is nam
 		if node != "" {
 			return usagef("--node goes with get peers only")
 		}
-		kind, err := datastore.ParseKind(args[0])
+		kinds, name, err := readTarget(args)
 		if err != nil {
 			return usageError{err}
 		}
-		if r, err := datastore.Lookup(kind); err == nil && r.Namespaced && !everywhere {
+		if slices.ContainsFunc(kinds, isNamespaced) && !everywhere {
 			if namespace, err = a.namespace(namespace); err != nil {
 				return err
 			}
 		}
 		return a.withStore(cmd.Context(), func(ctx context.Context, s datastore.Store) error {
-			if len(args) == 2 {
-				return a.getOne(ctx, s, kind, namespace, args[1], format)
+			if name != "" {
+				return a.getOne(ctx, s, kinds[0], namespace, name, format)
 			}
-			return a.getAll(ctx, s, kind, namespace, format)
+			return a.getAll(ctx, s, kinds, namespace, format)
 		})
 	}
 	return cmd
+}
+
+// readTarget reads what to get: KIND[,KIND…], KIND NAME, or KIND/NAME. Without a name it
+// is all objects of the kinds.
+func readTarget(args []string) (kinds []datastore.Kind, name string, err error) {
+	words, name, slash := strings.Cut(args[0], "/")
+	switch {
+	case slash && (name == "" || words == ""):
+		return nil, "", fmt.Errorf("%q is not KIND/NAME", args[0])
+	case slash && len(args) > 1:
+		return nil, "", fmt.Errorf("%q names an object already: one at a time, %q is one too many", args[0], args[1])
+	case len(args) > 1:
+		if name = args[1]; name == "" {
+			return nil, "", errors.New("the name is empty")
+		}
+	}
+	for _, word := range strings.Split(words, ",") {
+		kind, err := datastore.ParseKind(word)
+		if err != nil {
+			return nil, "", err
+		}
+		if !slices.Contains(kinds, kind) {
+			kinds = append(kinds, kind)
+		}
+	}
+	if name != "" && len(kinds) > 1 {
+		return nil, "", fmt.Errorf("a name goes with one kind, not with %d", len(kinds))
+	}
+	return kinds, name, nil
+}
+
+func isNamespaced(kind datastore.Kind) bool {
+	r, err := datastore.Lookup(kind)
+	return err == nil && r.Namespaced
 }
 
 func (a *app) eventsCommand() *cobra.Command {
@@ -76,7 +112,7 @@ func (a *app) eventsCommand() *cobra.Command {
 			}
 		}
 		return a.withStore(cmd.Context(), func(ctx context.Context, s datastore.Store) error {
-			return a.getAll(ctx, s, datastore.KindEvent, namespace, format)
+			return a.getAll(ctx, s, []datastore.Kind{datastore.KindEvent}, namespace, format)
 		})
 	}
 	return cmd
@@ -118,34 +154,61 @@ func (a *app) getOne(ctx context.Context, s datastore.Store, kind datastore.Kind
 	return a.printObjects(ctx, s, kind, format, o, []datastore.Object{o})
 }
 
-func (a *app) getAll(ctx context.Context, s datastore.Store, kind datastore.Kind, namespace string, format *outputFormat) error {
-	r, err := datastore.Lookup(kind)
-	if err != nil {
-		return usageError{err}
-	}
-	if namespace != "" && !r.Namespaced {
+// objectList is a List as kubectl prints it.
+type objectList struct {
+	metav1.TypeMeta `json:",inline"`
+	Metadata        metav1.ListMeta    `json:"metadata"`
+	Items           []datastore.Object `json:"items"`
+}
+
+func (a *app) getAll(ctx context.Context, s datastore.Store, kinds []datastore.Kind, namespace string, format *outputFormat) error {
+	if i := slices.IndexFunc(kinds, func(k datastore.Kind) bool { return !isNamespaced(k) }); namespace != "" && i >= 0 {
+		r, err := datastore.Lookup(kinds[i])
+		if err != nil {
+			return usageError{err}
+		}
 		return usagef("%s have no namespace: leave out -n", r.Plural)
 	}
+	all := objectList{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "List"}, Items: []datastore.Object{}}
+	for _, kind := range kinds {
+		items, version, err := listIn(ctx, s, kind, namespace)
+		if err != nil {
+			return err
+		}
+		if len(kinds) == 1 {
+			all.Metadata.ResourceVersion = version
+		}
+		all.Items = append(all.Items, items...)
+		if !format.forPeople() || len(items) == 0 {
+			continue
+		}
+		if len(all.Items) > len(items) {
+			fmt.Fprintln(a.out)
+		}
+		if err := a.printObjects(ctx, s, kind, format, nil, items); err != nil {
+			return err
+		}
+	}
+	if format.forPeople() && len(all.Items) > 0 {
+		return nil
+	}
+	return a.print(format, all, func(bool) table { return table{} })
+}
+
+// listIn lists the objects of a kind that are in a namespace, or all.
+func listIn(ctx context.Context, s datastore.Store, kind datastore.Kind, namespace string) (items []datastore.Object, resourceVersion string, err error) {
 	list, err := s.List(ctx, kind)
 	if err != nil {
-		return err
+		return nil, "", err
 	}
-	items := slices.DeleteFunc(list.Items, func(o datastore.Object) bool { return namespace != "" && o.GetNamespace() != namespace })
+	items = slices.DeleteFunc(list.Items, func(o datastore.Object) bool { return namespace != "" && o.GetNamespace() != namespace })
 	for _, o := range items {
 		withKind(kind, o)
-	}
-	if items == nil {
-		items = []datastore.Object{}
 	}
 	if kind == datastore.KindEvent {
 		slices.SortStableFunc(items, func(x, y datastore.Object) int { return lastSeen(x).Compare(lastSeen(y)) })
 	}
-	value := struct {
-		metav1.TypeMeta `json:",inline"`
-		Metadata        metav1.ListMeta    `json:"metadata"`
-		Items           []datastore.Object `json:"items"`
-	}{metav1.TypeMeta{APIVersion: "v1", Kind: "List"}, metav1.ListMeta{ResourceVersion: list.ResourceVersion}, items}
-	return a.printObjects(ctx, s, kind, format, value, items)
+	return items, list.ResourceVersion, nil
 }
 
 // printObjects prints value, or the table of items.

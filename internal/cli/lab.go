@@ -351,8 +351,11 @@ with 1 if anything disagrees.`,
 	}
 	format := outputFlag(cmd)
 	cmd.Flags().BoolVar(&all, "all", false, "list every pair, not only what disagrees")
-	cmd.Flags().DurationVar(&wait, "wait", 30*time.Second, "how long to wait for pods to be ready")
+	cmd.Flags().DurationVar(&wait, "wait", 30*time.Second, "how long to wait for pods to be ready; 0 takes them as they are")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		if wait < 0 {
+			return usagef("--wait %s: want no negative duration", wait)
+		}
 		l, err := a.openLab()
 		if err != nil {
 			return err

@@ -25,6 +25,8 @@ func TestGetTables(t *testing.T) {
 	c.transcript("get", append(lines,
 		"get po -n shop", "get pod web", "get pod shop/web", "get pod web -n shop", "get pods -n nobody",
 		"get nodes node-1", "events", "events -n shop",
+		"get pod/web", "get pod/shop/web", "get pod/web -n shop", "get node/node-1", "get netpol,cnp", "get ns,nodes", "get ns,nodes -n shop",
+		"get pods,nodes web", "get pod/web another", "get pod/", "get /web", "get pods,", "get po,pods -n shop",
 	)...)
 }
 

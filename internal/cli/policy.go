@@ -66,7 +66,14 @@ func (v *clusterView) find(text string) (endpoint, error) {
 		return endpoint{}, usagef("an end is missing: name %s", endForms)
 	}
 	if a, err := netip.ParseAddr(strings.Trim(text, "[]")); err == nil {
-		return v.findAddress(a.WithZone("").Unmap()), nil
+		a = a.Unmap()
+		switch {
+		case a.Zone() != "":
+			return endpoint{}, usagef("%s is an address of one link, and nothing routes to it: leave out %%%s to ask all the same", a, a.Zone())
+		case a.IsUnspecified():
+			return endpoint{}, usagef("%s is nobody's address: name one that a machine has", a)
+		}
+		return v.findAddress(a), nil
 	}
 	parts := strings.Split(text, "/")
 	switch {

@@ -8,12 +8,14 @@ import (
 	"net/url"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	gocmp "github.com/google/go-cmp/cmp"
 
 	"github.com/fairlead-sdn/fairlead/internal/agent"
 	"github.com/fairlead-sdn/fairlead/internal/apply"
+	"github.com/fairlead-sdn/fairlead/internal/datastore"
 	"github.com/fairlead-sdn/fairlead/internal/decide"
 	"github.com/fairlead-sdn/fairlead/internal/packet"
 	"github.com/fairlead-sdn/fairlead/internal/serve/admin"
@@ -30,6 +32,7 @@ func policyCluster(t *testing.T, change map[string]func(*admin.Explanation), flo
 	if err != nil {
 		t.Fatal(err)
 	}
+	var mu sync.Mutex // nodes are asked at the same time
 	for _, node := range []string{"n1", "n2"} {
 		n, _, _ := decide.New(decide.Config{Node: node}).Compile(nil, worldtest.Local(snap, node))
 		c.serve(node, map[string]admin.Handler{
@@ -38,7 +41,9 @@ func policyCluster(t *testing.T, change map[string]func(*admin.Explanation), flo
 				if err != nil {
 					return nil, err
 				}
-				c.asked = append(c.asked, q) // One after the other.
+				mu.Lock()
+				c.asked = append(c.asked, q)
+				mu.Unlock()
 				x, _ := agent.Explain(n, q)
 				x.AppliedRevision = 7
 				if x.Ingress != nil && x.Ingress.List != "" {
@@ -61,13 +66,13 @@ func policyCluster(t *testing.T, change map[string]func(*admin.Explanation), flo
 func walked(accepted bool) *apply.Walk {
 	packets := uint64(3)
 	w := &apply.Walk{Verdict: "drop", Steps: []apply.Step{
-		{Hook: "forward", Chain: "forward", Rule: 4, Comment: "policies of the receiver", Text: "oifname vmap @ingress-of-port", Effect: "jump ingress-01", Handle: 23},
-		{Hook: "forward", Chain: "ingress-01", Rule: 0, Comment: "denied by bank/tellers", Text: "counter drop", Effect: "drop", Handle: 31, Packets: &packets},
+		{Stage: "ingress", Hook: "forward", Chain: "forward", Rule: 4, Comment: "policies of the receiver", Text: "oifname vmap @ingress-of-port", Effect: "jump ingress-01", Handle: 23},
+		{Stage: "ingress", Hook: "forward", Chain: "ingress-01", Rule: 0, Comment: "denied by bank/tellers", Text: "counter drop", Effect: "drop", Handle: 31, Packets: &packets},
 	}}
 	if accepted {
 		w.Verdict = "accept"
 		w.Steps[1].Comment, w.Steps[1].Text, w.Steps[1].Effect = "allowed by bank/tellers", "ip saddr @x return", "return"
-		w.Steps = append(w.Steps, apply.Step{Hook: "forward", Chain: "forward", Rule: -1, Effect: "policy accept"})
+		w.Steps = append(w.Steps, apply.Step{Stage: "flow", Hook: "forward", Chain: "forward", Rule: -1, Effect: "policy accept"})
 	}
 	return w
 }
@@ -116,6 +121,10 @@ func TestPolicyWhyMistakes(t *testing.T) {
 		"policy why shop/web outside:x",
 		"policy why 203.0.113.7 1.2.3.4:http",
 		"policy why fd00:10::2 bank/teller:80",
+		"policy why shop/web 0.0.0.0:80",
+		"policy why :: bank/teller:80",
+		"policy why shop/web [::ffff:0.0.0.0]:80",
+		"policy why shop/web [fe80::1%eth0]:80",
 	)
 }
 
@@ -133,7 +142,8 @@ func TestPolicyWhyDisagreements(t *testing.T) {
 		{"no list", func(x *admin.Explanation) {
 			x.Ingress.List, x.Ingress.Rule, x.Ingress.Reason = "", nil, "no policy selects the pod in this direction"
 		}, "the node has no rule list for it", exitDisagree},
-		{"a rule is gone", func(x *admin.Explanation) { x.Rules.Missing = []string{"rule 4 of chain forward"} }, "does not hold what it should: rule 4", exitDisagree},
+		{"a rule is gone", func(x *admin.Explanation) { x.Rules.Miss("ingress", "rule 4 of chain forward is not in the kernel") }, "node n2: ingress: rule 4 of chain forward is not in the kernel", exitDisagree},
+		{"no way", func(x *admin.Explanation) { x.Rules.Verdict = "" }, "node n2: flow: the oracle expects the rules to accept the packet", exitDisagree},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			c := policyCluster(t, map[string]func(*admin.Explanation){"n2": tt.change})
@@ -161,12 +171,12 @@ func TestPolicyWhyWithoutAgents(t *testing.T) {
 		t.Errorf("missing: %+v", m)
 	}
 	r = c.run("policy", "why", "shop/web", "bank/teller:80")
-	if r.code != 1 || !strings.HasSuffix(r.out, "\nn2 was not asked: there is no node \"n2\"; the rest agrees.\n") {
+	if r.code != 1 || !strings.HasSuffix(r.out, "\nno evidence of n2: there is no node \"n2\"; the rest agrees.\n") {
 		t.Errorf("exit %d: %s", r.code, r.out)
 	}
 	delete(c.sockets, "n1")
 	r = c.run("policy", "why", "shop/web", "bank/teller:80")
-	if r.code != 1 || strings.Contains(r.out, "agree") || !strings.Contains(r.out, "n1 was not asked: ") || !strings.Contains(r.out, "n2 was not asked: ") {
+	if r.code != 1 || strings.Contains(r.out, "agree") || !strings.Contains(r.out, "no evidence of n1: ") || !strings.Contains(r.out, "no evidence of n2: ") {
 		t.Errorf("exit %d: %s", r.code, r.out)
 	}
 }
@@ -187,6 +197,7 @@ func TestPolicyWhyOfUnknownPolicy(t *testing.T) {
 func TestPolicyWhyAsksOfThePacketOnTheNode(t *testing.T) {
 	c := policyCluster(t, nil)
 	c.run("policy", "why", "node/n1", "bank/teller:80")
+	slices.SortFunc(c.asked, func(a, b admin.Question) int { return b.Packet.Src.Compare(a.Packet.Src) })
 	if asked := c.asked; len(asked) != 2 || !asked[0].FromNode || asked[1].FromNode || asked[1].Packet.Src != netip.MustParseAddr("10.128.0.1") || asked[1].VNI != 4096 {
 		t.Errorf("asked %+v, want n1 of what it sends and n2 of a packet from n1's tunnel address", c.asked)
 	}
@@ -208,9 +219,11 @@ func TestPolicyWhatif(t *testing.T) {
 	}
 	dead := flow("10.128.0.67", 40003, "10.128.0.2", 80)
 	dead.Cut = true
+	over := flow("10.128.0.67", 40004, "10.128.0.2", 80) // remembered for a while, and no loss
+	over.Ended = true
 	c := policyCluster(
 		t, nil, flow("10.128.0.3", 40000, "10.128.0.2", 80), flow("10.128.0.66", 40001, "10.128.0.2", 80),
-		flow("203.0.113.9", 40002, "10.128.0.2", 80), flow("172.30.0.11", 40009, "10.128.0.2", 80), dead,
+		flow("203.0.113.9", 40002, "10.128.0.2", 80), flow("172.30.0.11", 40009, "10.128.0.2", 80), dead, over,
 	)
 	c.write("web.yaml", onlyTellers)
 	c.write("open.yaml", "apiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata: {name: tellers, namespace: bank}\nspec: {podSelector: {}, ingress: [{}]}\n")
@@ -232,6 +245,37 @@ func TestPolicyWhatif(t *testing.T) {
 	)
 	if r := c.run("get", "networkpolicies", "-o", "json"); strings.Contains(r.out, `"name": "web"`) || r.code != 0 {
 		t.Errorf("whatif has written: %s", r.out)
+	}
+}
+
+// What a datastore refuses is refused here too.
+func TestPolicyWhatifRefuses(t *testing.T) {
+	c := policyCluster(t, nil)
+	policy := func(namespace, values string) string {
+		return "apiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata: {name: p, namespace: " + namespace + "}\nspec: {podSelector: {matchExpressions: [{key: a, operator: In, values: [" + values + "]}]}}\n"
+	}
+	value := strings.Repeat("x", 60) + ","
+	const space = "---\napiVersion: v1\nkind: Namespace\nmetadata: {name: new}\n"
+	for name, tt := range map[string]struct {
+		manifest, want string
+	}{
+		"huge":         {policy("shop", strings.Repeat(value, datastore.MaxSize/len(value))), "can be stored: make it smaller"},
+		"nowhere":      {policy("new", "x"), `namespaces "new" not found`},
+		"in good time": {policy("new", "x") + space, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := c.write("f.yaml", tt.manifest)
+			r := c.run("policy", "whatif", "--no-flows", "-f", f)
+			if (r.code == 0) != (tt.want == "") || !strings.Contains(r.err, tt.want) {
+				t.Errorf("exit %d, %.300q; want %q", r.code, r.err, tt.want)
+			}
+			if name != "huge" {
+				return
+			}
+			if applied := c.run("apply", "-f", f); applied.code == 0 || !strings.Contains(applied.err, tt.want) {
+				t.Errorf("applied: exit %d, %.300q; want %q", applied.code, applied.err, tt.want)
+			}
+		})
 	}
 }
 
@@ -314,6 +358,54 @@ func TestPolicyWhatifWithoutAgents(t *testing.T) {
 	}
 }
 
+// P5: apply says at once what is wrong with a policy: by a refusal or a warning that names
+// the policy, the rule by its index, and the reason.
+func TestApplyTellsWhatIsWrong(t *testing.T) {
+	np := func(spec string) string {
+		return "apiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata: {name: p, namespace: shop}\nspec: {" + spec + "}\n"
+	}
+	cnp := func(spec string) string {
+		return "apiVersion: policy.networking.k8s.io/v1beta1\nkind: ClusterNetworkPolicy\nmetadata: {name: p}\nspec: {tier: Admin, subject: {namespaces: {}}, " + spec + "}\n"
+	}
+	for name, tt := range map[string]struct {
+		manifest string
+		refused  bool
+		want     []string
+	}{
+		"invalid selector":            {np("podSelector: {}, ingress: [{}, {from: [{podSelector: {matchExpressions: [{key: a, operator: Foo}]}}]}]"), true, []string{"networkpolicy/shop/p", "spec.ingress[1].from[0].podSelector.matchExpressions[0].operator", "Foo"}},
+		"invalid subject":             {np("podSelector: {matchLabels: {a b: c}}"), true, []string{"networkpolicy/shop/p", "spec.podSelector.matchLabels", "a b"}},
+		"empty peer":                  {np("podSelector: {}, ingress: [{}, {from: [{}]}]"), true, []string{"networkpolicy/shop/p", "spec.ingress[1].from[0]", "Required"}},
+		"empty range":                 {np("podSelector: {}, ingress: [{}, {from: [{ipBlock: {cidr: 10.0.0.0/24, except: [10.0.0.0/25, 10.0.0.128/25]}}]}]"), false, []string{"warning: networkpolicy/shop/p: spec.ingress[1].from[0].ipBlock.except: EmptyRange"}},
+		"unknown port":                {np("podSelector: {}, ingress: [{}, {ports: [{port: nope}]}]"), false, []string{"warning: networkpolicy/shop/p: spec.ingress[1].ports[0]: UnresolvedPort"}},
+		"rules without type":          {np("podSelector: {}, policyTypes: [Ingress], egress: [{}]"), false, []string{"warning: networkpolicy/shop/p: spec.egress: RulesWithoutType"}},
+		"cluster, invalid selector":   {cnp("priority: 1, ingress: [{action: Deny, from: [{namespaces: {matchExpressions: [{key: a, operator: Foo}]}}]}]"), true, []string{"clusternetworkpolicy/p", "spec.ingress[0].from[0].namespaces", "Foo"}},
+		"cluster, empty peer":         {cnp("priority: 1, egress: [{action: Deny, to: [{}]}]"), true, []string{"clusternetworkpolicy/p", "spec.egress[0].to[0]"}},
+		"cluster, equal priorities":   {cnp("priority: 10"), false, []string{"warning: clusternetworkpolicy/p: spec.priority: EqualPriority"}},
+		"cluster, never reached":      {cnp("priority: 1, ingress: [{action: Deny, from: [{namespaces: {}}]}, {action: Accept, from: [{namespaces: {}}]}]"), false, []string{"warning: clusternetworkpolicy/p: spec.ingress[1]: RuleNeverReached"}},
+		"cluster, names from the DNS": {cnp("priority: 1, egress: [{action: Accept, to: [{domainNames: [example.org]}]}]"), false, []string{"warning: clusternetworkpolicy/p: spec.egress[0].to[0]"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := policyCluster(t, nil)
+			r := c.run("apply", "-f", c.write("p.yaml", tt.manifest))
+			if (r.code != 0) != tt.refused {
+				t.Errorf("exit %d, want refused: %v", r.code, tt.refused)
+			}
+			for _, want := range tt.want {
+				if !strings.Contains(r.err, want) {
+					t.Errorf("said %q, want %q", r.err, want)
+				}
+			}
+			seen := map[string]bool{}
+			for line := range strings.SplitSeq(r.err, "\n") {
+				if seen[line] && line != "" {
+					t.Errorf("said twice: %q", line)
+				}
+				seen[line] = true
+			}
+		})
+	}
+}
+
 func TestGetPolicies(t *testing.T) {
 	c := policyCluster(t, nil)
 	c.load("apiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata: {name: names, namespace: shop}\nspec: {podSelector: {matchLabels: {app: web}}, policyTypes: [Ingress], egress: [{}], ingress: [{ports: [{port: metrics}, {port: dns}]}]}\n")
@@ -387,4 +479,21 @@ func TestExpectedOfRules(t *testing.T) {
 			t.Errorf("%s: the receiver's node %q, want %q", tt.stopped, got, tt.receiver)
 		}
 	}
+}
+
+// What is read as an end and a port can be written, and is read as the same again.
+func FuzzSplitTarget(f *testing.F) {
+	for _, text := range []string{"shop/web:80/TCP", "[fd00::1]:53/udp", "svc/shop/web:http", "node/n1:icmp", "a:", ":80", "a:0/TCP", "a:http/SCTP"} {
+		f.Add(text)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		end, target, err := splitTarget(text)
+		if err != nil {
+			return
+		}
+		again, same, err := splitTarget(end + ":" + target.String())
+		if err != nil || again != end || same != target {
+			t.Errorf("%q is %q and %+v; written as %q it is %q and %+v, %v", text, end, target, end+":"+target.String(), again, same, err)
+		}
+	})
 }

@@ -27,6 +27,11 @@ func policyColumns(ctx context.Context, s datastore.Store, kind datastore.Kind, 
 	for _, p := range problemsOf(snap, policyRefs(items)) {
 		problems[p.Policy] = append(problems[p.Policy], strings.TrimSpace(p.Reason+" "+p.Field))
 	}
+	for _, o := range items {
+		if ref := policyRefs([]datastore.Object{o}); datastore.Unreadable(o) != "" {
+			problems[ref[0].String()] = []string{"Unreadable"}
+		}
+	}
 	key := func(o datastore.Object) world.Key { return world.Key{Namespace: o.GetNamespace(), Name: o.GetName()} }
 	selected := column{name: "SELECTED", cell: func(o datastore.Object) string {
 		return strconv.Itoa(len(model.Selected(world.Kind(kind), key(o))))

@@ -36,25 +36,44 @@ type policyProblem struct {
 // problemsOf says what is wrong with the given policies of a world: what cannot be read,
 // priorities that are not clear, and rules that can never match. Sorted.
 func problemsOf(snap *world.Snapshot, refs []policyRef) []policyProblem {
-	if len(refs) == 0 {
-		return nil
-	}
-	m := oracle.Read(snap)
-	found := append(m.PolicyProblems(), lint.Rules(snap)...)
-	for _, r := range refs {
-		found = append(found, lint.Ports(m, snap, r.kind, r.key)...)
-	}
 	var out []policyProblem
-	for _, p := range found {
-		if ref := (policyRef{p.Kind, p.Key}); slices.Contains(refs, ref) {
-			b := p.Brief()
-			out = append(out, policyProblem{Policy: ref.String(), Field: b.Field, Reason: b.Reason, Message: b.Message})
-		}
+	for _, p := range worldProblems(snap, refs) {
+		b := p.Brief()
+		out = append(out, policyProblem{Policy: policyRef{p.Kind, p.Key}.String(), Field: b.Field, Reason: b.Reason, Message: b.Message})
 	}
 	slices.SortFunc(out, func(a, b policyProblem) int {
 		return cmp.Or(cmp.Compare(a.Policy, b.Policy), cmp.Compare(a.Field, b.Field), cmp.Compare(a.Reason, b.Reason), cmp.Compare(a.Message, b.Message))
 	})
 	return slices.Compact(out)
+}
+
+// worldProblems is problemsOf in the words of the world, unsorted.
+func worldProblems(snap *world.Snapshot, refs []policyRef) []world.Problem {
+	if len(refs) == 0 {
+		return nil
+	}
+	m := oracle.Read(snap)
+	found := append(m.PolicyProblems(), lint.Rules(snap)...)
+	asked := map[policyRef]bool{}
+	for _, r := range refs {
+		if !asked[r] {
+			asked[r] = true
+			found = append(found, lint.Ports(m, snap, r.kind, r.key)...)
+		}
+	}
+	return slices.DeleteFunc(found, func(p world.Problem) bool { return !asked[policyRef{p.Kind, p.Key}] })
+}
+
+// allPolicies are the policies of a world.
+func allPolicies(snap *world.Snapshot) []policyRef {
+	var out []policyRef
+	for k := range snap.NetworkPolicies.All() {
+		out = append(out, policyRef{world.KindNetworkPolicy, k})
+	}
+	for k := range snap.ClusterNetworkPolicies.All() {
+		out = append(out, policyRef{world.KindClusterNetworkPolicy, k})
+	}
+	return out
 }
 
 // policyRefs are the policies among objects.

@@ -130,10 +130,15 @@ type overlay struct {
 
 func (o *overlay) all(ctx context.Context, manifests []manifest, remove bool) error {
 	var errs []error
-	for _, m := range manifests {
-		for _, object := range m.objects {
-			if err := o.one(ctx, object, remove); err != nil {
-				errs = append(errs, fmt.Errorf("%s: %w", m.name, err))
+	for _, spaces := range []bool{true, false} { // Namespaces first, as apply does.
+		for _, m := range manifests {
+			for _, object := range m.objects {
+				if (rank(object) == 0) != spaces {
+					continue
+				}
+				if err := o.one(ctx, object, remove); err != nil {
+					errs = append(errs, fmt.Errorf("%s: %w", m.name, err))
+				}
 			}
 		}
 	}
@@ -164,7 +169,9 @@ func (o *overlay) one(ctx context.Context, object datastore.Object, remove bool)
 	case have == nil:
 		action = "create"
 		object.SetResourceVersion("")
-		next, err = new(datastore.Admission).Create(object, o.lister(ctx))
+		if next, err = new(datastore.Admission).Create(object, o.lister(ctx)); err == nil {
+			err = o.hasHome(ctx, next)
+		}
 		if err == nil {
 			next.SetResourceVersion(stagedVersion) // The files may name it again.
 		}
@@ -178,6 +185,9 @@ func (o *overlay) one(ctx context.Context, object datastore.Object, remove bool)
 			action = "change"
 		}
 	}
+	if err == nil && next != nil {
+		_, err = datastore.Encode(next) // Too large to be stored?
+	}
 	if err != nil {
 		return fmt.Errorf("%s: %w", name, err)
 	}
@@ -189,6 +199,19 @@ func (o *overlay) one(ctx context.Context, object datastore.Object, remove bool)
 		return o.takeAlong(ctx, r.Kind, have)
 	}
 	return nil
+}
+
+// hasHome refuses an object in a namespace that does not exist, as a datastore does.
+func (o *overlay) hasHome(ctx context.Context, object datastore.Object) error {
+	home, needed := datastore.Home(object)
+	if !needed {
+		return nil
+	}
+	ns, err := o.get(ctx, datastore.KindNamespace, home)
+	if err == nil && ns == nil {
+		err = datastore.ErrNoHome(home)
+	}
+	return err
 }
 
 // takeAlong says what a deletion ends that pairs of addresses do not show, and deletes

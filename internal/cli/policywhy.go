@@ -1,12 +1,10 @@
 package cli
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -56,9 +54,9 @@ type whyFlow struct {
 	// nothing about them.
 	Missing []whyMissing `json:"missing,omitempty"`
 
-	probe   oracle.Probe
-	verdict oracle.Verdict
+	// arrives is the packet as the receiver's node gets it, vni what it bears on the wire.
 	arrives packet.Packet
+	vni     packet.VNI
 }
 
 type whyPlace struct {
@@ -101,18 +99,27 @@ type whyMissing struct {
 }
 
 func (a *app) policyWhyCommand() *cobra.Command {
-	var namespace string
-	cmd := &cobra.Command{
-		Use: "why SRC DST:PORT/PROTO", Short: "Tell why a packet passes or not, and by which policy and rule", Args: cobra.ExactArgs(2),
+	return a.explainCommand(&cobra.Command{
+		Use: "why SRC DST:PORT/PROTO", Short: "Tell why a packet passes or not, and by which policy and rule",
 		Long: `Tell why the first packet of a flow passes or not.
 
-SRC and DST are a pod (NAMESPACE/NAME), node/NAME, an address, or, for DST,
-svc/NAMESPACE/NAME. PORT is a number or a container port's name; without PROTO it is TCP;
-"icmp" stands alone. The answer is the oracle's; beside it stand the rule lists of the
+` + endsHelp + ` The answer is the oracle's; beside it stand the rule lists of the
 nodes of both ends, and what their kernels hold: if one says something else, the exit
 code is 3.`,
 		Example: "  fairlead policy why shop/web shop/db:5432/TCP",
-	}
+	}, a.printWhyFlow)
+}
+
+// endsHelp says how packets are named.
+const endsHelp = `SRC and DST are a pod (NAMESPACE/NAME), node/NAME, an address, or, for DST,
+svc/NAMESPACE/NAME. PORT is a number or a container port's name; without PROTO it is TCP;
+"icmp" stands alone.`
+
+// explainCommand completes a command that explains a packet, and draws each pair of
+// addresses with draw.
+func (a *app) explainCommand(cmd *cobra.Command, draw func(f whyFlow, wide bool) error) *cobra.Command {
+	var namespace string
+	cmd.Args = cobra.ExactArgs(2)
 	format := outputFlag(cmd)
 	cmd.Flags().StringVarP(&namespace, "namespace", "n", "", "namespace of names that say none (default: the context's, or \"default\")")
 	cmd.ValidArgsFunction = func(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
@@ -137,7 +144,7 @@ code is 3.`,
 		if err != nil {
 			return err
 		}
-		if err := a.printWhy(format, r); err != nil {
+		if err := a.printWhy(format, r, draw); err != nil {
 			return err
 		}
 		return r.exit()
@@ -166,8 +173,10 @@ func (r *whyReport) exit() error {
 // some milliseconds to arrive on the nodes.
 func (a *app) whyUntilSettled(ctx context.Context, s datastore.Store, namespace, from, to string, t portTarget) (*whyReport, error) {
 	const pause = 250 * time.Millisecond
+	w := witnesses{app: a}
+	defer w.close()
 	for waited := time.Duration(0); ; waited += pause {
-		r, err := a.why(ctx, s, namespace, from, to, t)
+		r, err := w.why(ctx, s, namespace, from, to, t)
 		if err != nil || waited >= a.settle {
 			return r, err
 		}
@@ -184,7 +193,7 @@ func (a *app) whyUntilSettled(ctx context.Context, s datastore.Store, namespace,
 	}
 }
 
-func (a *app) why(ctx context.Context, s datastore.Store, namespace, from, to string, t portTarget) (*whyReport, error) {
+func (w *witnesses) why(ctx context.Context, s datastore.Store, namespace, from, to string, t portTarget) (*whyReport, error) {
 	v, err := viewCluster(ctx, s, namespace)
 	if err != nil {
 		return nil, err
@@ -193,10 +202,9 @@ func (a *app) why(ctx context.Context, s datastore.Store, namespace, from, to st
 	if err != nil {
 		return nil, err
 	}
+	w.askAll(ctx, r.Flows)
 	for i := range r.Flows {
-		f := &r.Flows[i]
-		a.askNodes(ctx, f)
-		f.compare()
+		r.Flows[i].compare()
 	}
 	return r, nil
 }
@@ -322,12 +330,14 @@ func (v *clusterView) judge(s oracle.End, b backend) whyFlow {
 	if from.Kind == oracle.Outside {
 		from.Node = b.end.Place.Node // Where a router that knows the way would send it.
 	}
-	f := whyFlow{Packet: p, probe: oracle.Probe{From: from, Packet: p}, Nodes: []whyNode{}, Disagreements: []string{}}
-	f.verdict = v.model.Judge(nil, f.probe)
-	policies := v.model.Policies(f.probe)
-	f.arrives = policies.Arrives
-	f.Allowed, f.Why = f.verdict.Allowed, f.verdict.Why()
-	f.Stages, f.Egress, f.Ingress = stagesOf(f.verdict.Stages), stagesOf(policies.Egress), stagesOf(policies.Ingress)
+	probe := oracle.Probe{From: from, Packet: p}
+	verdict, policies := v.model.Judge(nil, probe), v.model.Policies(probe)
+	f := whyFlow{Packet: p, Nodes: []whyNode{}, Disagreements: []string{}, arrives: policies.Arrives, vni: v.model.VNI(probe)}
+	if !f.arrives.Src.IsValid() {
+		f.arrives = p
+	}
+	f.Allowed, f.Why = verdict.Allowed, verdict.Why()
+	f.Stages, f.Egress, f.Ingress = stagesOf(verdict.Stages), stagesOf(policies.Egress), stagesOf(policies.Ingress)
 	f.From, f.To = placeOf(from), placeOf(b.end.Place)
 	return f
 }
@@ -352,127 +362,4 @@ func stagesOf(list []oracle.Stage) []whyStage {
 		out = append(out, w)
 	}
 	return out
-}
-
-// askNodes asks the agents of the nodes that the packet meets.
-func (a *app) askNodes(ctx context.Context, f *whyFlow) {
-	ask := func(node string, p packet.Packet) {
-		q := admin.Question{Packet: p, FromNode: f.From.Kind == "node" && f.From.Node == node}
-		if len(f.Nodes) > 0 && f.Nodes[0].Explanation != nil {
-			q.VNI = f.Nodes[0].Explanation.VNI
-		}
-		n := whyNode{Node: node, Packet: p}
-		answers, err := ask[admin.Explanation](ctx, a, []string{node}, q.Path())
-		switch {
-		case len(answers) == 1:
-			n.Explanation = &answers[0].value
-		case err != nil:
-			n.Error = err.Error()
-		default:
-			n.Error = "there is no agent of node " + node
-		}
-		f.Nodes = append(f.Nodes, n)
-	}
-	if f.From.Node != "" && f.From.Kind != "outside" {
-		ask(f.From.Node, f.Packet)
-	}
-	if f.To.Kind == "pod" && (f.To.Node != f.From.Node || f.From.Kind == "outside") {
-		p := f.arrives
-		if !p.Src.IsValid() {
-			p = f.Packet
-		}
-		ask(f.To.Node, p)
-	}
-}
-
-// compare says where the nodes do not say what the oracle says.
-func (f *whyFlow) compare() {
-	last := cmp.Or(f.stopped(), "delivery")
-	for _, n := range f.Nodes {
-		x := n.Explanation
-		if x == nil {
-			f.Missing = append(f.Missing, whyMissing{n.Node, strings.TrimPrefix(n.Error, "node "+n.Node+": ")})
-			continue
-		}
-		if f.From.Kind == "pod" && n.Node == f.From.Node {
-			f.compareList(n.Node, "egress", f.Egress, x.Egress)
-		}
-		if f.To.Kind == "pod" && n.Node == f.To.Node {
-			f.compareList(n.Node, "ingress", f.Ingress, x.Ingress)
-		}
-		if x.Rules == nil {
-			continue
-		}
-		for _, m := range x.Rules.Missing {
-			f.disagree("node %s: the kernel does not hold what it should: %s", n.Node, m)
-		}
-		want := f.expect(n.Node, last)
-		if got := x.Rules.Verdict; want != "" && got != "" && want != got {
-			f.disagree("node %s: the oracle expects the rules to %s the packet, and they %s it", n.Node, want, got)
-		}
-	}
-}
-
-// stopped is the name of the stage that ended the packet's way, "" if none did.
-func (f *whyFlow) stopped() string {
-	for _, s := range f.Stages {
-		if !s.Pass {
-			return s.Name
-		}
-	}
-	return ""
-}
-
-// expect is what the rules of a node should do to the packet, "" where the oracle does
-// not say: routes and tunnels stop packets too, and what was stopped does not arrive.
-func (f *whyFlow) expect(node, stopped string) string {
-	at := func(place whyPlace) bool { return place.Kind == "pod" && place.Node == node }
-	switch stopped {
-	case "delivery":
-		return "accept"
-	case "vpc", "egress": // By the node of the sender.
-		if at(f.From) {
-			return "drop"
-		}
-	case "tenant": // By that of the receiver, which knows whom its pod hears.
-		if at(f.To) {
-			return "drop"
-		}
-	case "ingress":
-		if at(f.To) {
-			return "drop"
-		}
-		return "accept"
-	}
-	return ""
-}
-
-func (f *whyFlow) compareList(node, direction string, said []whyStage, j *admin.Judgement) {
-	if len(said) == 0 {
-		return // The packet has no sender or receiver: no list is asked.
-	}
-	want := said[len(said)-1]
-	switch {
-	case j == nil:
-		f.disagree("node %s: no port of it has the pod's address, so nothing of it passes", node)
-	case j.Allowed != want.Pass:
-		f.disagree("node %s: %s: the oracle says %s (%s), the node's rule list %s says %s (%s)",
-			node, direction, allowWord(want.Pass), want.Why, cmp.Or(j.List, "(none)"), allowWord(j.Allowed), judgementText(j))
-	// Both allow it, or both deny it: whether for the same reason tells what comes next.
-	case want.Policy != nil && j.List == "":
-		f.disagree("node %s: %s: the oracle says that a policy decides (%s), the node has no rule list for it (%s)", node, direction, want.Why, j.Reason)
-	case j.Rule != nil && !slices.ContainsFunc(said, func(s whyStage) bool { return s.Policy != nil }):
-		f.disagree("node %s: %s: the oracle knows no policy that decides (%s), the node's rule list %s has one (%s)", node, direction, want.Why, j.List, judgementText(j))
-	}
-}
-
-func (f *whyFlow) disagree(format string, args ...any) {
-	f.Disagreements = append(f.Disagreements, fmt.Sprintf(format, args...))
-}
-
-func allowWord(allowed bool) string {
-	if allowed {
-		return "allowed"
-	}
-	return "denied"
 }

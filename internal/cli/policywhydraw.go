@@ -10,8 +10,8 @@ import (
 	"github.com/fairlead-sdn/fairlead/internal/world"
 )
 
-// printWhy writes a report.
-func (a *app) printWhy(format *outputFormat, r *whyReport) error {
+// printWhy writes a report, for people with draw.
+func (a *app) printWhy(format *outputFormat, r *whyReport, draw func(f whyFlow, wide bool) error) error {
 	for _, f := range r.Flows {
 		for _, n := range f.Nodes {
 			if n.Error != "" {
@@ -31,14 +31,47 @@ func (a *app) printWhy(format *outputFormat, r *whyReport) error {
 		if i > 0 || len(r.Notes) > 0 {
 			fmt.Fprintln(a.out)
 		}
-		if err := a.printWhyFlow(f, *format == "wide"); err != nil {
+		if err := draw(f, *format == "wide"); err != nil {
 			return err
 		}
+	}
+	// What stands at the end must not hide what stands above.
+	disagree := 0
+	for _, f := range r.Flows {
+		disagree += min(len(f.Disagreements), 1)
+	}
+	if disagree > 0 && len(r.Flows) > 1 {
+		fmt.Fprintln(a.out)
+		return a.say("Of %d pairs of addresses, %s.", len(r.Flows), count(disagree, "DISAGREES", "DISAGREE"))
 	}
 	return nil
 }
 
+// printWhyFlow tells which policies decide, and what the nodes have of them.
 func (a *app) printWhyFlow(f whyFlow, wide bool) error {
+	if err := a.sayVerdict(f); err != nil {
+		return err
+	}
+	for _, t := range []table{f.drawStages(), f.drawPolicies(), f.drawLists(), f.drawRules(wide)} {
+		if err := a.sayTable(t); err != nil {
+			return err
+		}
+	}
+	fmt.Fprintln(a.out)
+	return a.sayAgreement(f)
+}
+
+// sayTable writes a table behind an empty line, if it has rows.
+func (a *app) sayTable(t table) error {
+	if len(t.rows) == 0 {
+		return nil
+	}
+	fmt.Fprintln(a.out)
+	return t.write(a.out)
+}
+
+// sayVerdict tells what the oracle says.
+func (a *app) sayVerdict(f whyFlow) error {
 	port := f.Packet.Protocol.String()
 	if f.Packet.DstPort != 0 {
 		port = fmt.Sprintf("%d/%s", f.Packet.DstPort, f.Packet.Protocol)
@@ -50,21 +83,7 @@ func (a *app) printWhyFlow(f whyFlow, wide bool) error {
 	if err := a.say("%s  %s → %s, %s", word, placeText(f.From, f.Packet.Src), placeText(f.To, f.Packet.Dst), port); err != nil {
 		return err
 	}
-	if err := a.say("  %s", f.Why); err != nil {
-		return err
-	}
-	tables := []table{f.drawStages(), f.drawPolicies(), f.drawLists(), f.drawRules(wide)}
-	for _, t := range tables {
-		if len(t.rows) == 0 {
-			continue
-		}
-		fmt.Fprintln(a.out)
-		if err := t.write(a.out); err != nil {
-			return err
-		}
-	}
-	fmt.Fprintln(a.out)
-	return a.sayAgreement(f)
+	return a.say("  %s", f.Why)
 }
 
 func (a *app) sayAgreement(f whyFlow) error {
@@ -75,7 +94,7 @@ func (a *app) sayAgreement(f whyFlow) error {
 	}
 	var silent []string
 	for _, m := range f.Missing {
-		silent = append(silent, fmt.Sprintf("%s was not asked: %s", m.Node, m.Reason))
+		silent = append(silent, fmt.Sprintf("no evidence of %s: %s", m.Node, m.Reason))
 	}
 	asked, rules := 0, 0
 	for _, n := range f.Nodes {
@@ -190,13 +209,16 @@ func (f whyFlow) drawRules(wide bool) table {
 			if s.Rule >= 0 {
 				rule, handle = fmt.Sprint(s.Rule), "MISSING"
 			}
-			if s.Handle != 0 {
+			switch {
+			case s.Handle != 0 && s.Hook == "bridge":
+				handle = fmt.Sprintf("%#x", s.Handle) // a cookie
+			case s.Handle != 0:
 				handle = fmt.Sprint(s.Handle)
 			}
 			if s.Packets != nil {
 				packets = fmt.Sprint(*s.Packets)
 			}
-			row := []string{n.Node, s.Hook, s.Chain, rule, handle, packets, s.Effect, dash(s.Comment)}
+			row := []string{n.Node, s.Hook, s.Chain, rule, handle, packets, s.Effect, dash(brief(s.Comment))}
 			if wide {
 				row = append(row, dash(s.Text))
 			}

@@ -133,7 +133,12 @@ func (a *app) targetStore() (datastore.Store, error) {
 func (a *app) etcdStore(endpoints []string) (datastore.Store, error) {
 	return etcd.New(etcd.Config{
 		Endpoints: endpoints, CA: a.flags.ca, Cert: a.flags.cert, Key: a.flags.key, Prefix: a.flags.prefix,
-		OnCorrupt: func(key string, err error) { fmt.Fprintf(a.err, "warning: %s cannot be read: %v\n", key, err) },
+		OnCorrupt: func(key string, err error) {
+			// A command may read a value several times, and from several goroutines.
+			if _, before := a.unreadable.LoadOrStore(key, err); !before {
+				fmt.Fprintf(a.err, "warning: %s cannot be read: %v\n", key, err)
+			}
+		},
 	})
 }
 
@@ -215,6 +220,8 @@ func localAgent(ctx context.Context, socket string, names []string) ([]agentOf, 
 	if len(names) > 1 {
 		return nil, usagef("with --etcd, and in an agent's pod, only the agent of this host can be asked: name one node, or none")
 	}
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
 	client := admin.NewClient(socket)
 	var s admin.Status
 	if err := client.Get(ctx, "/v1/status", &s); err != nil {

@@ -29,7 +29,7 @@ type brokenFlow struct {
 	Why       string          `json:"why"`
 }
 
-// findBroken asks every node for the flows of its pods, and judges them anew.
+// findBroken asks every node for the flows of its pods, and judges those anew that go on.
 func (a *app) findBroken(ctx context.Context, c *comparison, r *whatifReport) {
 	agents, err := a.agents(ctx, nil)
 	if err != nil {
@@ -59,7 +59,7 @@ func (a *app) findBroken(ctx context.Context, c *comparison, r *whatifReport) {
 			r.Unknown = append(r.Unknown, fmt.Sprintf("node %s: only the first %d flows were listed", x.node, len(x.value.Flows)))
 		}
 		for _, f := range x.value.Flows {
-			if !f.Cut && !seen[f] {
+			if !f.Cut && !f.Ended && !seen[f] {
 				seen[f] = true
 				c.flow(f, at, r)
 			}

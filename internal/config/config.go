@@ -198,6 +198,18 @@ func LoadAgent(path string) (Agent, error) {
 		}
 		c.Node = strings.ToLower(host)
 	}
+	c.setDefaults()
+	return c, named(path, c.validate())
+}
+
+// DefaultAgent is what an agent's file says that says nothing.
+func DefaultAgent() Agent {
+	var c Agent
+	c.setDefaults()
+	return c
+}
+
+func (c *Agent) setDefaults() {
 	setDefault(&c.Plane, PlaneLinux)
 	setDefault(&c.OVS.RunDir, "/var/run/openvswitch")
 	setDefault(&c.OVS.Datapath, "auto")
@@ -210,7 +222,6 @@ func LoadAgent(path string) (Agent, error) {
 	setDefault(&c.Log.Level, "info")
 	setDefault(&c.Log.Format, "text")
 	setDefault(&c.Resync.Duration, 5*time.Minute)
-	return c, named(path, c.validate())
 }
 
 // LoadController reads and validates a controller's file.

@@ -117,3 +117,20 @@ defaultSubnet: {cidrs: [10.128.0.0/14]}
 		t.Errorf("got %v", err)
 	}
 }
+
+// FuzzLoad reads what somebody wrote into a daemon's file: it is understood or refused.
+func FuzzLoad(f *testing.F) {
+	f.Add(agent)
+	f.Add("a: &a [*a, *a]\n")
+	f.Add("{}")
+	path := filepath.Join(f.TempDir(), "config.yaml")
+	f.Fuzz(func(t *testing.T, text string) {
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if c, err := LoadAgent(path); err == nil && c.Node == "" {
+			t.Errorf("%q is a configuration without a node", text)
+		}
+		_, _ = LoadController(path)
+	})
+}

@@ -73,7 +73,7 @@ func (o *openvswitch) act(action SwitchAction) error {
 // actOnSwitch does something to the node's Open vSwitch.
 func (n *Node) actOnSwitch(_ context.Context, r SwitchRequest) (struct{}, error) {
 	if n.ovs == nil {
-		return struct{}{}, fmt.Errorf("node %s has no Open vSwitch: its plane is another", n.config.Name)
+		return struct{}{}, errors.New("it has no Open vSwitch: its plane is another")
 	}
 	return struct{}{}, n.ovs.act(r.Action)
 }

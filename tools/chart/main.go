@@ -3,6 +3,8 @@
 // product's.
 //
 //	cd tools/chart && go run . -chart ../../deploy/chart -dir ../../deploy
+//
+// With -values it renders a manifest for a cluster that wants something else.
 package main
 
 import (
@@ -29,8 +31,9 @@ const header = `# Made from deploy/chart by "make generate": change that.
 func main() {
 	path := flag.String("chart", "../../deploy/chart", "`DIR` of the chart")
 	dir := flag.String("dir", "../../deploy", "`DIR` to write fairlead.yaml and uninstall.yaml to")
+	values := flag.String("values", "", "`FILE` with values that differ from the chart's own")
 	flag.Parse()
-	files, err := manifests(*path)
+	files, err := manifests(*path, *values)
 	if err == nil {
 		for name, text := range files {
 			if e := os.WriteFile(filepath.Join(*dir, name), text, 0o644); e != nil {
@@ -45,12 +48,20 @@ func main() {
 }
 
 // manifests renders every file that is made from the chart.
-func manifests(path string) (map[string][]byte, error) {
-	install, err := render(path, nil, true)
+func manifests(path, values string) (map[string][]byte, error) {
+	chosen := chartutil.Values{}
+	if values != "" {
+		var err error
+		if chosen, err = chartutil.ReadValuesFile(values); err != nil {
+			return nil, fmt.Errorf("values: %w", err)
+		}
+	}
+	install, err := render(path, chosen, true)
 	if err != nil {
 		return nil, err
 	}
-	uninstall, err := render(path, map[string]any{"uninstall": true}, false)
+	chosen["uninstall"] = true
+	uninstall, err := render(path, chosen, false)
 	if err != nil {
 		return nil, err
 	}

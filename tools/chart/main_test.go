@@ -11,7 +11,7 @@ const chartDir = "../../deploy/chart"
 
 // TestManifestsAreUpToDate fails if the chart was changed and "make generate" not run.
 func TestManifestsAreUpToDate(t *testing.T) {
-	files, err := manifests(chartDir)
+	files, err := manifests(chartDir, "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -35,6 +35,7 @@ func TestSchemaRefusesWrongValues(t *testing.T) {
 		"no range":     {map[string]any{"defaultSubnet": map[string]any{"cidrs": []any{}}}, "cidrs"},
 		"small MTU":    {map[string]any{"agent": map[string]any{"mtu": 900}}, "mtu"},
 		"transport":    {map[string]any{"defaultSubnet": map[string]any{"transport": "Tunnel"}}, "transport"},
+		"plane":        {map[string]any{"agent": map[string]any{"plane": "ebpf"}}, "plane"},
 		"no replicas":  {map[string]any{"controller": map[string]any{"replicas": 0}}, "replicas"},
 		"log level":    {map[string]any{"log": map[string]any{"level": "loud"}}, "level"},
 		"no conflist":  {map[string]any{"cni": map[string]any{"confFile": "10-fairlead.conf"}}, "confFile"},
@@ -54,7 +55,7 @@ func TestValuesReachTheManifest(t *testing.T) {
 		"apiServer":     map[string]any{"host": "fd00::1", "port": 443},
 		"image":         map[string]any{"repository": "registry.example/net", "tag": "v9"},
 		"defaultSubnet": map[string]any{"cidrs": []any{"10.1.0.0/16", "fd00:1::/64"}, "encapsulation": "CrossSubnet"},
-		"agent":         map[string]any{"interface": "bond0", "mtu": 8950},
+		"agent":         map[string]any{"interface": "bond0", "mtu": 8950, "plane": "ovs", "ovsRunDir": "/run/ovs"},
 		"cni":           map[string]any{"hostPorts": false, "confFile": "00-net.conflist"},
 	}, true)
 	if err != nil {
@@ -62,7 +63,7 @@ func TestValuesReachTheManifest(t *testing.T) {
 	}
 	for _, want := range []string{
 		"image: registry.example/net:v9", `{name: KUBERNETES_SERVICE_HOST, value: "fd00::1"}`, `cidrs: ["10.1.0.0/16","fd00:1::/64"]`,
-		"encapsulation: CrossSubnet", `underlay: {interface: "bond0"}`, "mtu: 8950", "00-net.conflist: |", "--conflist=/etc/fairlead/00-net.conflist",
+		"encapsulation: CrossSubnet", "plane: ovs", "{name: openvswitch, hostPath: {path: /run/ovs, type: Directory}}", "{name: openvswitch, mountPath: /var/run/openvswitch}", `underlay: {interface: "bond0"}`, "mtu: 8950", "00-net.conflist: |", "--conflist=/etc/fairlead/00-net.conflist",
 	} {
 		if !strings.Contains(string(out), want) {
 			t.Errorf("the manifest lacks %q", want)

@@ -25,6 +25,9 @@ imagePullPolicy: {{ .Values.image.pullPolicy }}
 - {name: bpf, mountPath: /sys/fs/bpf, mountPropagation: Bidirectional}
 # Namespaces of pods that are made while the agent runs.
 - {name: netns, mountPath: /run/netns, mountPropagation: HostToContainer}
+{{- if eq .Values.agent.plane "ovs" }}
+- {name: openvswitch, mountPath: /var/run/openvswitch}
+{{- end }}
 {{- end }}
 
 {{- define "fairlead.nodeVolumes" -}}
@@ -35,4 +38,7 @@ imagePullPolicy: {{ .Values.image.pullPolicy }}
 - {name: netns, hostPath: {path: /run/netns, type: DirectoryOrCreate}}
 - {name: cni-bin, hostPath: {path: {{ .Values.cni.binDir }}, type: DirectoryOrCreate}}
 - {name: cni-conf, hostPath: {path: {{ .Values.cni.confDir }}, type: DirectoryOrCreate}}
+{{- if eq .Values.agent.plane "ovs" }}
+- {name: openvswitch, hostPath: {path: {{ .Values.agent.ovsRunDir }}, type: Directory}}
+{{- end }}
 {{- end }}

@@ -1,4 +1,4 @@
-package main
+package nodeplane
 
 import (
 	"context"
@@ -19,15 +19,17 @@ import (
 // before 6.9, whose nftables tables have no owner (docs/plane-linux.md). For tests.
 const plainTable = "FAIRLEAD_PLAIN_TABLE"
 
-// plane is the data plane of this process's network namespace.
-type plane interface {
+// Plane is the data plane of this process's network namespace.
+type Plane interface {
 	agent.Plane
 	attach.Namespaces
 	// Uninstall removes everything of ours from the node.
 	Uninstall(context.Context) error
 }
 
-func openPlane(ctx context.Context, c config.Agent, log *slog.Logger) (plane, error) {
+// Open opens the plane that an agent's configuration names. It changes nothing on the
+// node.
+func Open(ctx context.Context, c config.Agent, log *slog.Logger) (Plane, error) {
 	ns, err := netns.Current()
 	if err != nil {
 		return nil, err
