@@ -149,9 +149,9 @@ func (h *hand) close() error {
 
 // near and far are the pods of one node and of two.
 func (h *hand) near() endpoints {
-	return endpoints{h.spaces["pod-1"], h.spaces["pod-2"], netip.MustParseAddr("10.211.1.11")}
+	return endpoints{client: h.spaces["pod-1"], server: h.spaces["pod-2"], addr: netip.MustParseAddr("10.211.1.11")}
 }
 
 func (h *hand) far() endpoints {
-	return endpoints{h.spaces["pod-1"], h.spaces["pod-3"], netip.MustParseAddr("10.211.2.10")}
+	return endpoints{client: h.spaces["pod-1"], server: h.spaces["pod-3"], addr: netip.MustParseAddr("10.211.2.10")}
 }

@@ -45,10 +45,10 @@ func benchPath(ctx context.Context, e *environment) (_ []figure, err error) {
 		name       string
 		ours, base endpoints
 	}{
-		{"one node", endpoints{spaces["a"], spaces["b"], firstIPv4(pods["b"].state.IPs)}, h.near()},
-		{"across nodes", endpoints{spaces["a"], spaces["c"], firstIPv4(pods["c"].state.IPs)}, h.far()},
+		{"one node", endpoints{client: spaces["a"], server: spaces["b"], addr: firstIPv4(pods["b"].state.IPs)}, h.near()},
+		{"across nodes", endpoints{client: spaces["a"], server: spaces["c"], addr: firstIPv4(pods["c"].state.IPs)}, h.far()},
 	} {
-		more, err := comparePaths(ctx, e, place.name, place.ours, place.base)
+		more, err := comparePaths(ctx, e, place.name, pathShare, pathLoads(), place.ours, place.base)
 		figures = append(figures, more...)
 		if err != nil {
 			return figures, fmt.Errorf("%s: %w", place.name, err)
@@ -66,30 +66,52 @@ func firstIPv4(addrs []netip.Addr) netip.Addr {
 	return netip.Addr{}
 }
 
-func comparePaths(ctx context.Context, e *environment, place string, ours, base endpoints) ([]figure, error) {
-	var figures []figure
-	for _, t := range []struct {
-		name            string
-		make            newLoad
-		batches, batchN int
-	}{
+// pathLoad is what is done over a path: so many times in a batch, so many batches.
+type pathLoad struct {
+	name            string
+	make            newLoad
+	batches, batchN int
+}
+
+func pathLoads() []pathLoad {
+	return []pathLoad{
 		{"TCP, 1 stream (64 KiB)", streams(1), 300, 20},
 		{"TCP, 4 streams (256 KiB)", streams(4), 200, 10},
 		{"request and response", requests, 400, 50},
 		{"connect and close", dials, 200, 20},
-	} {
-		costs, err := interleave(ctx, t.make, []endpoints{base, ours, base}, e.rounds(t.batches), t.batchN)
+	}
+}
+
+// comparePaths measures loads over a path of ours and over the baseline, and over others,
+// which are compared with the baseline beside.
+func comparePaths(ctx context.Context, e *environment, place string, share float64, loads []pathLoad, ours, base endpoints, beside ...besidePath) ([]figure, error) {
+	paths := []endpoints{base, ours, base}
+	for _, b := range beside {
+		paths = append(paths, b.endpoints)
+	}
+	var figures []figure
+	for _, t := range loads {
+		costs, err := interleave(ctx, t.make, paths, e.rounds(t.batches), t.batchN)
 		if err != nil {
 			return figures, fmt.Errorf("%s: %w", t.name, err)
 		}
-		goal := target{limit: pathShare, least: true, ratio: true, noise: true}
+		goal := target{limit: share, least: true, ratio: true, noise: true}
 		name := place + ", " + t.name
 		figures = append(figures,
 			figure{name: name + ": wall", ours: costs[1].wall, base: costs[0].wall, again: costs[2].wall, inverse: true, target: goal},
 			figure{name: name + ": CPU", ours: costs[1].cpu, base: costs[0].cpu, again: costs[2].cpu, inverse: true, target: goal},
 		)
+		for i, b := range beside {
+			figures = append(figures, figure{name: name + ": CPU, " + b.name, ours: costs[3+i].cpu, base: costs[0].cpu, again: costs[2].cpu, inverse: true})
+		}
 	}
 	return figures, nil
+}
+
+// besidePath is a path that is measured for information.
+type besidePath struct {
+	name string
+	endpoints
 }
 
 // interleave runs a load over several paths in turn.

@@ -22,7 +22,22 @@ const policyShare = 0.9
 // benchPolicyCost compares traffic between two pods of a node whose rules come from
 // many policies with that of a node without any. The rules are rendered from an intent,
 // the links made by hand.
-func benchPolicyCost(ctx context.Context, e *environment) (_ []figure, err error) {
+func benchPolicyCost(ctx context.Context, e *environment) ([]figure, error) {
+	return policyCost(ctx, e, newPolicyNode)
+}
+
+// benchOVSPolicyCost is the same on Open vSwitch, each node with one of its own.
+func benchOVSPolicyCost(ctx context.Context, e *environment) ([]figure, error) {
+	return policyCost(ctx, e, newOVSPolicyNode)
+}
+
+// madeNode is a node whose pods exchange traffic.
+type madeNode interface {
+	ends() endpoints
+	close() error
+}
+
+func policyCost[N madeNode](ctx context.Context, e *environment, newNode func(context.Context, intent.Node) (N, error)) (_ []figure, err error) {
 	variants := []struct {
 		name            string
 		selecting, none int
@@ -35,26 +50,22 @@ func benchPolicyCost(ctx context.Context, e *environment) (_ []figure, err error
 		{"none, again", 0, 0},
 	}
 	var paths []endpoints
-	var opened []*policyNode
+	var opened []madeNode
 	defer func() {
 		for _, n := range opened {
 			err = errors.Join(err, n.close())
 		}
 	}()
 	for _, v := range variants {
-		n, err := newPolicyNode(ctx, policyIntent(v.selecting, v.none))
+		n, err := newNode(ctx, policyIntent(v.selecting, v.none))
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", v.name, err)
 		}
 		opened = append(opened, n)
-		paths = append(paths, endpoints{n.spaces["client"], n.spaces["server"], policyServer})
+		paths = append(paths, n.ends())
 	}
 	var figures []figure
-	for _, t := range []struct {
-		name            string
-		make            newLoad
-		batches, batchN int
-	}{
+	for _, t := range []pathLoad{
 		{"established: request and response", requests, 400, 50},
 		{"new flows: connect and close", dials, 200, 20},
 	} {
@@ -171,11 +182,25 @@ route add 10.213.1.11/32 dev flpserver`},
 			return nil, fmt.Errorf("build the node, in %s: %w", s.space, err)
 		}
 	}
+	// The programs on the ports are not there: this is what they put into the mark.
+	checked := fmt.Sprintf(`table inet hand {
+	chain prerouting {
+		type filter hook prerouting priority raw - 20;
+		iifname "flp*" meta mark set %#x
+	}
+}`, claims.MarkChecked|claims.Mark(n.VPCs[0].VNI))
+	if err := typed(ctx, p.spaces["node"], "nft", checked); err != nil {
+		return nil, fmt.Errorf("mark what the pods send: %w", err)
+	}
 	if p.rules, err = nft.Open(ctx, nft.Config{Table: claims.NFTTable, NetNS: path(p.spaces["node"])}); err != nil {
 		return nil, err
 	}
 	_, err = p.rules.Apply(ctx, rendernft.Render(n, rendernft.Options{}))
 	return p, err
+}
+
+func (p *policyNode) ends() endpoints {
+	return endpoints{client: p.spaces["client"], server: p.spaces["server"], addr: policyServer}
 }
 
 // path leads to a namespace that is open here.

@@ -26,6 +26,9 @@ const chunk = 64 << 10
 type endpoints struct {
 	client, server *os.File
 	addr           netip.Addr
+	// forwarders are processes whose CPU time is part of the cost, for they forward in
+	// userspace: then an operation is waited for.
+	forwarders []int
 }
 
 // connection is both ends of a TCP connection.
@@ -116,7 +119,7 @@ func (e *endpoints) connections(n int) ([]connection, error) {
 // load is something that can be done over a path, again and again, on a thread in
 // the client's namespace.
 type load struct {
-	ns    *os.File
+	endpoints
 	once  func() error
 	close func()
 }
@@ -138,7 +141,7 @@ func streams(n int) newLoad {
 			}
 		}
 		left := make([]transfer, n)
-		return &load{e.client, func() error {
+		return &load{e, func() error {
 			for i := range left {
 				left[i] = transfer{chunk, chunk}
 			}
@@ -222,7 +225,7 @@ func requests(e endpoints) (*load, error) {
 	back := connection{client: there.server, server: there.client}
 	buf := make([]byte, 1)
 	left := make([]transfer, 1)
-	return &load{e.client, func() error {
+	return &load{e, func() error {
 		for _, c := range []connection{there, back} {
 			left[0] = transfer{1, 1}
 			if err := move([]connection{c}, left, buf); err != nil {
@@ -239,7 +242,7 @@ func dials(e endpoints) (*load, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &load{e.client, func() error {
+	return &load{e, func() error {
 		c, err := connect(fd, to)
 		if err == nil {
 			c.close()
@@ -257,8 +260,8 @@ func (l *load) batch(ctx context.Context, n int, into *cost) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	return netspace.Do(l.ns, func() error {
-		before, err := threadCPU()
+	return netspace.Do(l.client, func() error {
+		before, err := l.used()
 		if err != nil {
 			return err
 		}
@@ -269,8 +272,22 @@ func (l *load) batch(ctx context.Context, n int, into *cost) error {
 			}
 			into.wall.add(time.Since(start))
 		}
-		after, err := threadCPU()
+		after, err := l.used()
 		into.cpu.add((after - before) / time.Duration(n))
 		return err
 	})
+}
+
+// used is the CPU time of the calling thread and of all forwarders so far.
+func (l *load) used() (time.Duration, error) {
+	sum, err := threadCPU()
+	for _, pid := range l.forwarders {
+		if err != nil {
+			return 0, err
+		}
+		var more time.Duration
+		more, err = processCPU(pid)
+		sum += more
+	}
+	return sum, err
 }
