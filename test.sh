@@ -22,6 +22,12 @@ make --no-print-directory build
 mkdir -p .cache
 go build -o .cache/report ./test/report
 export FAIRLEAD_BIN=$PWD/bin
+api=${FAIRLEAD_KUBE_BIN:-${XDG_CACHE_HOME:-$HOME/.cache}/fairlead-kube/bin}/kube-apiserver
+if [ "$(id -u)" = 0 ] && [ -x "$api" ]; then
+	echo "the datastore on Kubernetes is tested against a real API server: $api"
+else
+	echo "the datastore on Kubernetes is NOT tested against a real API server: that needs root and $api (make kube-up builds it)"
+fi
 failed=0
 run() { # run NAME DIR FLAGS... -- PACKAGES...
 	local name=$1 dir=$2 flags=() again
@@ -55,6 +61,10 @@ once() { # once DIR ARGS...
 # Packages that start labs or whole plugins run one at a time: they have the machine's
 # two cores to themselves. The others run side by side.
 labs=(./lab ./test/lab/... ./test/conformance/...)
+# On the other plane the same labs run again: short, those in which the planes differ most,
+# long, all of them.
+ovslabs=(./test/lab/attacks ./test/lab/forwarding ./test/lab/policy ./test/lab/attachments)
+ovsshort='Scenario(S1Disguises|S[2-6]|F2|F4MTU|F5|F6)'
 others=$(go list ./... | grep -v -e '/lab$' -e '/test/lab/' -e '/test/conformance/')
 
 if [ "$mode" = short ]; then
@@ -62,6 +72,7 @@ if [ "$mode" = short ]; then
 	# shellcheck disable=SC2086
 	run "packages, race detector" . -race -p 2 -timeout "${budget}s" -- $others
 	run "labs and plugins" . -p 1 -timeout "${budget}s" -- "${labs[@]}"
+	FAIRLEAD_PLANE=ovs run "labs on Open vSwitch" . -p 1 -timeout "${budget}s" -run "$ovsshort" -- "${ovslabs[@]:0:2}"
 	run "CRDs" test/crd -timeout 300s -- ./...
 	run "policy cases" test/cyclonus -timeout 300s -- ./...
 	run "chart" tools/chart -timeout 300s -- ./...
@@ -84,4 +95,10 @@ while read -r dir; do
 		run "long tests of $dir" . -timeout "${left}s" -run Long -- "./$dir"
 	fi
 done <.cache/long
+left=$((budget - SECONDS))
+if [ "$left" -lt 600 ]; then
+	echo "did not run: all labs on Open vSwitch: ${left}s of ${budget}s are left"
+else
+	FAIRLEAD_PLANE=ovs run "all labs on Open vSwitch" . -p 1 -timeout "${left}s" -- "${ovslabs[@]}"
+fi
 exit $failed
