@@ -73,8 +73,9 @@ kube-tool:
 	@mkdir -p .cache
 	$(GO) build -o $(KUBE) ./test/kubernetes
 
-kube-up: kube-packages images kube-tool ## a cluster with Fairlead (NODES=3)
-	$(KUBE) up --nodes $(NODES)
+kube-up: kube-packages images kube-tool ## a cluster with Fairlead (NODES=3; VALUES=FILE of the chart, UPFLAGS)
+	$(if $(VALUES),cd tools/chart && $(GO) run . -values $(abspath $(VALUES)) -dir $(CURDIR)/.cache)
+	$(KUBE) up --nodes $(NODES) $(if $(VALUES),--manifest .cache/fairlead.yaml) $(UPFLAGS)
 
 kube-test: kube-tool ## what Kubernetes' own tests say (FOCUS and TESTS choose), after checks of our own
 	$(if $(filter smoke,$(TESTS)),$(KUBE) smoke)

@@ -151,8 +151,8 @@ func (e podEvent) isReady() bool {
 	return false
 }
 
-func (a *api) createPod(ctx context.Context, name, node, image string) error {
-	resp, err := a.do(ctx, http.MethodPost, "namespaces/"+benchNamespace+"/pods", map[string]any{
+func (a *api) createPod(ctx context.Context, namespace, name, node, image string) error {
+	resp, err := a.do(ctx, http.MethodPost, "namespaces/"+namespace+"/pods", map[string]any{
 		"apiVersion": "v1", "kind": "Pod", "metadata": map[string]any{"name": name},
 		"spec": map[string]any{
 			"nodeName": node, "terminationGracePeriodSeconds": 0, "automountServiceAccountToken": false,
@@ -230,7 +230,7 @@ func (c *cluster) round(ctx context.Context, a *api, ready <-chan string, prefix
 	for i := range pods {
 		name := fmt.Sprintf("%s-%d", prefix, i)
 		created[name] = time.Now()
-		if err := a.createPod(ctx, name, nodeName(i%c.Nodes+1), "registry.k8s.io/pause:3.10"); err != nil {
+		if err := a.createPod(ctx, benchNamespace, name, nodeName(i%c.Nodes+1), "registry.k8s.io/pause:3.10"); err != nil {
 			return err
 		}
 		if !burst {
@@ -307,27 +307,44 @@ func (c *cluster) addTimes(ctx context.Context) (histogram, error) {
 		return h, nil
 	}
 	for i := 1; i <= c.Nodes; i++ {
-		dial, err := c.dialer(nodeName(i))
+		text, err := c.metrics(ctx, nodeName(i))
 		if err != nil {
 			return h, err
 		}
-		client := &http.Client{Transport: &http.Transport{DialContext: dial, DisableKeepAlives: true}}
-		req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://127.0.0.1:9477/metrics", nil)
-		if err != nil {
-			return h, err
-		}
-		resp, err := client.Do(req)
-		if err != nil {
-			return h, fmt.Errorf("metrics of the agent on %s: %w", nodeName(i), err)
-		}
-		raw, err := io.ReadAll(resp.Body)
-		resp.Body.Close()
-		if err != nil {
-			return h, err
-		}
-		h.read(string(raw))
+		h.read(text)
 	}
 	return h, nil
+}
+
+// metrics are those of a node's agent.
+func (c *cluster) metrics(ctx context.Context, node string) (string, error) {
+	dial, err := c.dialer(node)
+	if err != nil {
+		return "", err
+	}
+	client := &http.Client{Transport: &http.Transport{DialContext: dial, DisableKeepAlives: true}}
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://127.0.0.1:9477/metrics", nil)
+	if err != nil {
+		return "", err
+	}
+	resp, err := client.Do(req)
+	if err != nil {
+		return "", fmt.Errorf("metrics of the agent on %s: %w", node, err)
+	}
+	defer resp.Body.Close()
+	raw, err := io.ReadAll(resp.Body)
+	return string(raw), err
+}
+
+// metric is the value of one without labels, 0 if there is none.
+func metric(text, name string) float64 {
+	var value float64
+	for line := range strings.Lines(text) {
+		if rest, ok := strings.CutPrefix(line, name+" "); ok {
+			_, _ = fmt.Sscan(rest, &value)
+		}
+	}
+	return value
 }
 
 func (h *histogram) read(text string) {

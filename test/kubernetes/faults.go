@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -17,7 +18,7 @@ import (
 
 const (
 	faultsNamespace = "faults"
-	faultsLimit     = 10 * time.Minute
+	faultsLimit     = 40 * time.Minute
 )
 
 // What must hold.
@@ -37,9 +38,10 @@ spec: {podSelector: {matchLabels: {app: b}}, policyTypes: [Ingress]}
 // from a to b.
 type faulty struct {
 	*cluster
-	w      io.Writer
-	a, b   netip.Addr
-	failed int
+	w        io.Writer
+	fairlead string
+	a, b     netip.Addr
+	failed   int
 }
 
 // check prints what was found.
@@ -60,29 +62,87 @@ func (f *faulty) within(what string, took, bound time.Duration, err error) {
 	f.check(fmt.Sprintf("%s after %d ms", what, took.Milliseconds()), err)
 }
 
+// faultOptions say what is needed to make things go wrong.
+type faultOptions struct {
+	// away is how long the API server is.
+	away time.Duration
+	// fairlead is the program that asks the agents.
+	fairlead string
+}
+
+// fault is something that goes wrong.
+type fault struct {
+	name, what string
+	run        func(context.Context) error
+}
+
+// choose returns the faults of these names, or all.
+func (f *faulty) choose(away time.Duration, names []string) ([]fault, error) {
+	all := []fault{
+		{"P1", "pods that start at once, under policies", f.manyStart},
+		{"P2", "a policy denies running flows", f.policyCutsFlows},
+		{"P4", "a policy is deleted while no agent runs", f.policyDeletedWithoutAgents},
+		{"F6", "agents are killed and restarted under many flows", f.agentsDie},
+		{"A1", "pods before the agent, and an agent before the API server", func(ctx context.Context) error {
+			return errors.Join(f.agentsAreAway(ctx), f.agentWithoutWorld(ctx))
+		}},
+		{"A2", "a pod is deleted without API server and token", f.deletedBlindly},
+		{"A8", "the agent dies between ADD and the pod's status", f.agentDiesAfterAdd},
+		{"A12", "pods are made again under the same names", f.sameNames},
+		{"plugins", "another network plugin is configured", f.foreignConfiguration},
+		{"subnets", "a namespace has no Subnet, and a Subnet is the Services' range", f.wrongSubnets},
+		{"token", "the agents' tokens expire", f.expiredToken},
+		{"F7", "the API server is away", func(ctx context.Context) error { return f.apiServerAway(ctx, away) }},
+	}
+	var known []string
+	for _, one := range all {
+		known = append(known, one.name)
+	}
+	for _, name := range names {
+		if !slices.Contains(known, name) {
+			return nil, fmt.Errorf("there is no fault %q: %s", name, strings.Join(known, ", "))
+		}
+	}
+	if len(names) == 0 {
+		return all, nil
+	}
+	return slices.DeleteFunc(all, func(one fault) bool { return !slices.Contains(names, one.name) }), nil
+}
+
 // faults makes things go wrong, and checks what must hold meanwhile and afterwards.
-func (c *cluster) faults(ctx context.Context, away time.Duration, fairlead string, w io.Writer) (err error) {
+func (c *cluster) faults(ctx context.Context, o faultOptions, names []string, w io.Writer) error {
 	ctx, cancel := context.WithTimeout(ctx, faultsLimit)
 	defer cancel()
-	if c.Nodes < 2 || c.CNI != cniFairlead {
+	f := &faulty{cluster: c, w: w, fairlead: o.fairlead}
+	chosen, err := f.choose(o.away, names)
+	if err != nil {
+		return err
+	}
+	return f.withPods(ctx, func(ctx context.Context) error {
+		for _, one := range chosen {
+			fmt.Fprintf(w, "%s: %s\n", one.name, one.what)
+			if err := one.run(ctx); err != nil {
+				return fmt.Errorf("%s: %w", one.name, err)
+			}
+		}
+		return nil
+	})
+}
+
+// withPods runs something with the two pods, and tells whether a check has failed.
+func (f *faulty) withPods(ctx context.Context, run func(context.Context) error) (err error) {
+	if f.Nodes < 2 || f.CNI != cniFairlead {
 		return errors.New("it needs two nodes with Fairlead")
 	}
-	f := &faulty{cluster: c, w: w}
 	defer func() {
-		_, e := c.kubectl(context.WithoutCancel(ctx), nil, "delete", "namespace", faultsNamespace, "--ignore-not-found", "--timeout=120s")
+		_, e := f.kubectl(context.WithoutCancel(ctx), nil, "delete", "namespace", faultsNamespace, "--ignore-not-found", "--timeout=120s")
 		err = errors.Join(err, e)
 	}()
 	if err := f.pods(ctx); err != nil {
 		return err
 	}
-	for _, run := range []func(context.Context) error{
-		f.policyCutsFlows, f.policyDeletedWithoutAgents, f.foreignConfiguration,
-		func(ctx context.Context) error { return f.expiredToken(ctx, fairlead) },
-		func(ctx context.Context) error { return f.apiServerAway(ctx, away) },
-	} {
-		if err := run(ctx); err != nil {
-			return err
-		}
+	if err := run(ctx); err != nil {
+		return err
 	}
 	if f.failed > 0 {
 		return fmt.Errorf("%d checks failed", f.failed)
@@ -94,15 +154,7 @@ func (c *cluster) faults(ctx context.Context, away time.Duration, fairlead strin
 func (f *faulty) pods(ctx context.Context) error {
 	manifest := fmt.Sprintf("apiVersion: v1\nkind: Namespace\nmetadata: {name: %s}\n", faultsNamespace)
 	for i, name := range []string{"a", "b"} {
-		manifest += fmt.Sprintf(`---
-apiVersion: v1
-kind: Pod
-metadata: {name: %[1]s, namespace: %[2]s, labels: {app: %[1]s}}
-spec:
-  nodeName: %[3]s
-  terminationGracePeriodSeconds: 0
-  containers: [{name: c, image: "registry.k8s.io/pause:3.10", imagePullPolicy: Never}]
-`, name, faultsNamespace, nodeName(i+1))
+		manifest += podManifest(name, nodeName(i+1))
 	}
 	// The service account of a new namespace appears a little later.
 	if err := poll(ctx, 500*time.Millisecond, func() error { return f.apply(ctx, manifest) }); err != nil {
@@ -191,15 +243,7 @@ func (f *faulty) policyDeletedWithoutAgents(ctx context.Context) error {
 	if _, err := bounded(ctx, fl.cut, denied); err != nil {
 		return err
 	}
-	selector := func(value string) error {
-		_, err := f.kubectl(ctx, nil, "-n", "kube-system", "patch", "daemonset", "fairlead-agent", "--type=merge",
-			"-p", `{"spec": {"template": {"spec": {"nodeSelector": `+value+`}}}}`)
-		return err
-	}
-	if err := selector(`{"fairlead.test/none": "yes"}`); err != nil {
-		return err
-	}
-	_, err = f.kubectl(ctx, nil, "-n", "kube-system", "wait", "pod", "-l", "app=fairlead-agent", "--for=delete", "--timeout=60s")
+	err = f.withoutAgents(ctx)
 	if err == nil {
 		_, err = f.allow(ctx)
 	}
@@ -207,8 +251,9 @@ func (f *faulty) policyDeletedWithoutAgents(ctx context.Context) error {
 		err = errors.New("packets pass that the policy denies")
 	}
 	f.check("without agents the rules stay", err)
-	f.check("without agents the node's condition tells why it is not ready", f.nodeSays(ctx, nodeName(1), "fairlead-agent"))
-	if err := selector("null"); err != nil {
+	f.check("without agents the node's condition tells why it is not ready", f.says(ctx, "fairlead-agent",
+		"get", "node", nodeName(1), "-o", `jsonpath={.status.conditions[?(@.type=="Ready")].message}`))
+	if err := f.selectNodes(ctx, "null"); err != nil {
 		return err
 	}
 	started := time.Now()
@@ -222,16 +267,41 @@ func (f *faulty) policyDeletedWithoutAgents(ctx context.Context) error {
 	return nil
 }
 
-// nodeSays waits until a node is not ready and its condition names what is missing.
-func (f *faulty) nodeSays(ctx context.Context, node, want string) error {
+// selectNodes changes which nodes have agents.
+func (f *faulty) selectNodes(ctx context.Context, selector string) error {
+	_, err := f.kubectl(ctx, nil, "-n", "kube-system", "patch", "daemonset", "fairlead-agent", "--type=merge",
+		"-p", `{"spec": {"template": {"spec": {"nodeSelector": `+selector+`}}}}`)
+	return err
+}
+
+// withoutAgents takes all agents away.
+func (f *faulty) withoutAgents(ctx context.Context) error {
+	if err := f.selectNodes(ctx, `{"fairlead.test/none": "yes"}`); err != nil {
+		return err
+	}
+	_, err := f.kubectl(ctx, nil, "-n", "kube-system", "wait", "pod", "-l", "app=fairlead-agent", "--for=delete", "--timeout=60s")
+	return err
+}
+
+// withAgents brings them back.
+func (f *faulty) withAgents(ctx context.Context) error {
+	if err := f.selectNodes(ctx, "null"); err != nil {
+		return err
+	}
+	_, err := f.kubectl(ctx, nil, "-n", "kube-system", "rollout", "status", "daemonset/fairlead-agent", "--timeout=120s")
+	return err
+}
+
+// says waits until kubectl prints something that contains a text, and prints it too.
+func (f *faulty) says(ctx context.Context, want string, args ...string) error {
 	ctx, cancel := context.WithTimeout(ctx, sentenceBound)
 	defer cancel()
 	return poll(ctx, 500*time.Millisecond, func() error {
-		out, err := f.kubectl(ctx, nil, "get", "node", node, "-o", `jsonpath={.status.conditions[?(@.type=="Ready")].message}`)
+		out, err := f.kubectl(ctx, nil, args...)
 		if err == nil && !strings.Contains(out, want) {
-			err = fmt.Errorf("the condition of node %s says %q", node, out)
+			err = fmt.Errorf("kubectl %s prints %q", strings.Join(args, " "), out)
 		} else if err == nil {
-			fmt.Fprintf(f.w, "     %s: %s\n", node, out)
+			fmt.Fprintf(f.w, "     %s\n", out)
 		}
 		return err
 	})
@@ -246,25 +316,15 @@ func (f *faulty) foreignConfiguration(ctx context.Context) error {
 		return err
 	}
 	path := fmt.Sprintf("/proc/%d/root/etc/cni/net.d/05-other.conflist", r.Pid)
-	says := func(ctx context.Context, want string) error {
-		ctx, cancel := context.WithTimeout(ctx, sentenceBound)
-		defer cancel()
-		return poll(ctx, 500*time.Millisecond, func() error {
-			out, err := f.kubectl(ctx, nil, "get", "nodenetwork", node, "-o", `jsonpath={.status.conditions[?(@.type=="Ready")].message}`)
-			if err == nil && !strings.Contains(out, want) {
-				err = fmt.Errorf("the condition of NodeNetwork %s says %q", node, out)
-			}
-			return err
-		})
-	}
+	condition := []string{"get", "nodenetwork", node, "-o", `jsonpath={.status.conditions[?(@.type=="Ready")].message}`}
 	if err := os.WriteFile(path, []byte(`{"cniVersion": "1.0.0", "name": "other", "plugins": [{"type": "loopback"}]}`), 0o600); err != nil {
 		return err
 	}
-	f.check("a foreign configuration that hides ours is named by the node", says(ctx, "05-other.conflist sorts before"))
+	f.check("a foreign configuration that hides ours is named by the node", f.says(ctx, "05-other.conflist sorts before", condition...))
 	if err := os.Remove(path); err != nil {
 		return err
 	}
-	f.check("it is gone: the node is well", says(ctx, "all components are well"))
+	f.check("it is gone: the node is well", f.says(ctx, "all components are well", condition...))
 	return nil
 }
 
@@ -276,20 +336,17 @@ func (f *faulty) apiServerAway(ctx context.Context, away time.Duration) error {
 		return err
 	}
 	defer fl.close()
-	pid, err := f.daemon("control", "kube-apiserver")
+	sent, answered := fl.counts()
+	thaw, err := f.freeze()
 	if err != nil {
 		return err
-	}
-	sent, answered := fl.counts()
-	if err := unix.Kill(pid, unix.SIGSTOP); err != nil {
-		return fmt.Errorf("stop the API server: %w", err)
 	}
 	select {
 	case <-time.After(away): // It is away for as long as was asked.
 	case <-ctx.Done():
 	}
-	if err := unix.Kill(pid, unix.SIGCONT); err != nil {
-		return fmt.Errorf("let the API server go on: %w", err)
+	if err := thaw(); err != nil {
+		return err
 	}
 	back := time.Now()
 	nowSent, nowAnswered := fl.counts()
@@ -314,8 +371,35 @@ func (f *faulty) apiServerAway(ctx context.Context, away time.Duration) error {
 
 // expiredToken: the API server does not accept the agents' tokens any more. An agent says so,
 // and is well as soon as its file holds one that is accepted.
-func (f *faulty) expiredToken(ctx context.Context, fairlead string) error {
+func (f *faulty) expiredToken(ctx context.Context) error {
 	node := nodeName(1)
+	if err := f.invalidateTokens(ctx); err != nil {
+		return err
+	}
+	says := func(holds func(string) bool) error {
+		ctx, cancel := context.WithTimeout(ctx, sentenceBound)
+		defer cancel()
+		return poll(ctx, 500*time.Millisecond, func() error {
+			out, err := f.text(ctx, f.fairlead, "--kubeconfig", f.kubeconfig("admin"), "node", "status", node)
+			if err == nil && !holds(out) {
+				err = fmt.Errorf("fairlead node status %s says:\n%s", node, out)
+			}
+			return err
+		})
+	}
+	const sentence = "the credentials are not accepted"
+	f.check("a token that has expired is told by fairlead status", f.statusSays(ctx, sentence))
+	f.check("a token that has expired is told by fairlead node status", says(func(out string) bool { return strings.Contains(out, sentence) }))
+	if err := f.renewToken(ctx, node); err != nil {
+		return err
+	}
+	f.check("the token is renewed: the agent is well", says(func(out string) bool { return !strings.Contains(out, sentence) && !strings.Contains(out, "lost: ") }))
+	// The other agents get theirs from their kubelets, with new pods.
+	return f.restartAgents(ctx)
+}
+
+// invalidateTokens makes every token of the agents one that the API server does not accept.
+func (f *faulty) invalidateTokens(ctx context.Context) error {
 	account, err := f.kubectl(ctx, nil, "-n", "kube-system", "get", "serviceaccount", "fairlead-agent", "-o", "json")
 	if err != nil {
 		return err
@@ -332,30 +416,11 @@ func (f *faulty) expiredToken(ctx context.Context, fairlead string) error {
 	if err := unix.Kill(pid, unix.SIGKILL); err != nil {
 		return fmt.Errorf("kill the API server: %w", err)
 	}
-	says := func(holds func(string) bool) error {
-		ctx, cancel := context.WithTimeout(ctx, sentenceBound)
-		defer cancel()
-		return poll(ctx, 500*time.Millisecond, func() error {
-			out, err := f.text(ctx, fairlead, "--kubeconfig", f.kubeconfig("admin"), "node", "status", node)
-			if err == nil && !holds(out) {
-				err = fmt.Errorf("fairlead node status %s says:\n%s", node, out)
-			}
-			return err
-		})
-	}
-	const sentence = "the credentials are not accepted"
-	f.check("a token that has expired is told by fairlead node status", says(func(out string) bool { return strings.Contains(out, sentence) }))
-	if err := f.renewToken(ctx, node); err != nil {
+	// It is started again by its machine.
+	return poll(ctx, 500*time.Millisecond, func() error {
+		_, err := f.kubectl(ctx, nil, "get", "--raw", "/readyz")
 		return err
-	}
-	f.check("the token is renewed: the agent is well", says(func(out string) bool { return !strings.Contains(out, sentence) && !strings.Contains(out, "lost: ") }))
-	// The other agents get theirs from their kubelets, with new pods.
-	for _, args := range [][]string{{"restart", "daemonset/fairlead-agent"}, {"status", "daemonset/fairlead-agent", "--timeout=120s"}} {
-		if _, err := f.kubectl(ctx, nil, append([]string{"-n", "kube-system", "rollout"}, args...)...); err != nil {
-			return err
-		}
-	}
-	return nil
+	})
 }
 
 // renewToken gives the agent's pod of a node a token, as its kubelet would in time.
@@ -388,12 +453,17 @@ func (f *faulty) renewToken(ctx context.Context, node string) error {
 }
 
 // daemon finds the process of a machine's daemon.
-func (f *faulty) daemon(machine, name string) (int, error) {
-	r, err := f.find(machine)
+func (c *cluster) daemon(machine, name string) (int, error) {
+	r, err := c.find(machine)
 	if err != nil {
 		return 0, err
 	}
-	space, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/pid", r.Pid))
+	return c.process(r, "pid", c.bin(name))
+}
+
+// process finds one that runs a program, and shares a namespace with a machine.
+func (c *cluster) process(r running, kind, program string) (int, error) {
+	space, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/%s", r.Pid, kind))
 	if err != nil {
 		return 0, err
 	}
@@ -403,13 +473,13 @@ func (f *faulty) daemon(machine, name string) (int, error) {
 	}
 	for _, path := range paths {
 		exe, err := os.Readlink(path)
-		if err != nil || exe != f.bin(name) {
+		if err != nil || exe != program {
 			continue
 		}
 		dir := filepath.Dir(path)
-		if got, err := os.Readlink(filepath.Join(dir, "ns/pid")); err == nil && got == space {
+		if got, err := os.Readlink(filepath.Join(dir, "ns", kind)); err == nil && got == space {
 			return strconv.Atoi(filepath.Base(dir))
 		}
 	}
-	return 0, fmt.Errorf("machine %s runs no %s", machine, name)
+	return 0, fmt.Errorf("machine %s runs no %s", r.Name, program)
 }

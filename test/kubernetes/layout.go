@@ -20,7 +20,8 @@ const (
 // Addresses of the cluster. They exist in its own namespaces only.
 const (
 	podCIDR     = "10.244.0.0/16"
-	serviceCIDR = "10.96.0.0/16"
+	podCIDR6    = "fd00:10:244::/56"
+	serviceCIDR = "10.96.0.0/16,fd00:10:96::/112"
 	clusterDNS  = "10.96.0.10"
 	apiService  = "10.96.0.1"
 	maxNodes    = 100
@@ -29,22 +30,30 @@ const (
 )
 
 var (
-	nodeSegment    = netip.MustParsePrefix("172.30.0.0/24")
-	outsideSegment = netip.MustParsePrefix("198.51.100.0/24")
+	nodeSegment     = netip.MustParsePrefix("172.30.0.0/24")
+	nodeSegment6    = netip.MustParsePrefix("fd00:172:30::/64")
+	outsideSegment  = netip.MustParsePrefix("198.51.100.0/24")
+	outsideSegment6 = netip.MustParsePrefix("fd00:198:51::/64")
 )
 
 // host is the nth address of a segment, with the segment's length.
 func host(segment netip.Prefix, n int) netip.Prefix {
-	a := segment.Addr().As4()
-	a[3] += byte(n)
-	return netip.PrefixFrom(netip.AddrFrom4(a), segment.Bits())
+	a := segment.Addr().AsSlice()
+	a[len(a)-1] += byte(n)
+	addr, _ := netip.AddrFromSlice(a)
+	return netip.PrefixFrom(addr, segment.Bits())
 }
 
 func controlAddress() netip.Addr { return host(nodeSegment, 2).Addr() }
 func nodeAddress(i int) netip.Addr {
 	return host(nodeSegment, 10+i).Addr()
 }
-func outsideAddress() netip.Addr { return host(outsideSegment, 2).Addr() }
+
+func nodeAddress6(i int) netip.Addr {
+	return host(nodeSegment6, 10+i).Addr()
+}
+func outsideAddress() netip.Addr  { return host(outsideSegment, 2).Addr() }
+func outsideAddress6() netip.Addr { return host(outsideSegment6, 2).Addr() }
 
 func nodeName(i int) string { return fmt.Sprintf("node%d", i) }
 

@@ -12,6 +12,18 @@ import (
 // loadLimit bounds an upgrade.
 const loadLimit = 5 * time.Minute
 
+// loadUnder loads while flows run that must not notice it, and packets are sent that a policy
+// denies.
+func (c *cluster) loadUnder(ctx context.Context, o upOptions, flows int, w io.Writer) error {
+	if flows == 0 {
+		return c.load(ctx, o, w)
+	}
+	f := &faulty{cluster: c, w: w}
+	return f.withPods(ctx, func(ctx context.Context) error {
+		return f.underFlows(ctx, flows, func(ctx context.Context) error { return c.load(ctx, o, w) })
+	})
+}
+
 // load gives the nodes another build of Fairlead's image and rolls it out.
 func (c *cluster) load(ctx context.Context, o upOptions, w io.Writer) error {
 	ctx, cancel := context.WithTimeout(ctx, loadLimit)

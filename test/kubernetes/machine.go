@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -115,6 +116,10 @@ type running struct {
 
 // start starts a machine in a network namespace.
 func (l layout) start(m machine, ns *os.File) (running, error) {
+	// It outlives whoever has started this program, and must not hold on to their locks.
+	if err := unix.CloseRange(3, math.MaxUint32, unix.CLOSE_RANGE_CLOEXEC); err != nil {
+		return running{}, fmt.Errorf("keep open files from machine %s: %w", m.Name, err)
+	}
 	if err := os.MkdirAll(m.Directory, 0o755); err != nil {
 		return running{}, err
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"strconv"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -65,6 +66,13 @@ func command() *cobra.Command {
 		faultsCommand(),
 		verbsCommand(),
 		uninstallCommand(),
+		&cobra.Command{Use: "greet NUMBER ADDRESS...", Hidden: true, Args: cobra.MinimumNArgs(2), RunE: func(cmd *cobra.Command, args []string) error {
+			pod, err := strconv.Atoi(args[0])
+			if err != nil {
+				return err
+			}
+			return sendGreetings(cmd.Context(), pod, args[1:])
+		}},
 		&cobra.Command{Use: "machine FILE", Hidden: true, Args: cobra.ExactArgs(1), RunE: func(_ *cobra.Command, args []string) error { return bootMachine(args[0]) }},
 	)
 	return root
@@ -112,6 +120,7 @@ func upCommand() *cobra.Command {
 	var o upOptions
 	cmd := simple("up", "Start a cluster", func(ctx context.Context, l layout) error { return up(ctx, l, o, os.Stdout) })
 	cmd.Flags().IntVar(&o.nodes, "nodes", 3, "number of nodes")
+	cmd.Flags().BoolVar(&o.ovs, "ovs", false, "run an Open vSwitch on every node, for Fairlead's plane of that name (a manifest with agent.plane=ovs)")
 	cmd.Flags().StringVar(&o.cni, "cni", cniFairlead, "what pods get their network from: fairlead, bridge (the reference plugin) or none")
 	o.installFlags(cmd)
 	return cmd
@@ -124,9 +133,11 @@ func (o *upOptions) installFlags(cmd *cobra.Command) {
 
 func loadCommand() *cobra.Command {
 	var o upOptions
-	cmd := onCluster("load", "Upgrade Fairlead on the running cluster to the archive and the manifest", func(ctx context.Context, c *cluster) error {
-		return c.load(ctx, o, os.Stdout)
+	var flows int
+	cmd := onCluster("load", "Bring Fairlead on the running cluster to the version of the archive and the manifest", func(ctx context.Context, c *cluster) error {
+		return c.loadUnder(ctx, o, flows, os.Stdout)
 	})
+	cmd.Flags().IntVar(&flows, "flows", 0, "number of UDP flows that run meanwhile, and must not notice")
 	o.installFlags(cmd)
 	return cmd
 }
@@ -152,13 +163,13 @@ func churnCommand() *cobra.Command {
 }
 
 func faultsCommand() *cobra.Command {
-	var away time.Duration
-	var fairlead string
-	cmd := onCluster("faults", "Take away agents and the API server, and check what must hold meanwhile", func(ctx context.Context, c *cluster) error {
-		return c.faults(ctx, away, fairlead, os.Stdout)
+	var o faultOptions
+	cmd := passing("faults [NAME...]", "Make things go wrong, and check what must hold meanwhile", func(ctx context.Context, c *cluster, args []string) error {
+		return c.faults(ctx, o, args, os.Stdout)
 	})
-	cmd.Flags().DurationVar(&away, "away", time.Minute, "how long the API server is away")
-	cmd.Flags().StringVar(&fairlead, "fairlead", "bin/fairlead", "the program that asks the agents")
+	cmd.Args = cobra.ArbitraryArgs
+	cmd.Flags().DurationVar(&o.away, "away", time.Minute, "how long the API server is away")
+	cmd.Flags().StringVar(&o.fairlead, "fairlead", "bin/fairlead", "the program that asks the agents")
 	return cmd
 }
 

@@ -48,33 +48,49 @@ func (n *network) join(nodes int) error {
 		return err
 	}
 	defer f.Close()
-	for bridge, segment := range map[string]netip.Prefix{"nodes": nodeSegment, "world": outsideSegment} {
+	segments := map[string][]netip.Prefix{"nodes": {nodeSegment, nodeSegment6}, "world": {outsideSegment, outsideSegment6}}
+	for bridge, segment := range segments {
 		if err := f.AddBridge(bridge); err != nil {
 			return err
 		}
-		if err := fabric.Configure(nil, fabric.Interface{Name: bridge, Addresses: []netip.Prefix{host(segment, 1)}}); err != nil {
+		// A bridge that only forwards needs no addresses of its own; this one routes.
+		if err := fabric.Sysctl("ipv6/conf/"+bridge+"/disable_ipv6", "0"); err != nil {
+			return err
+		}
+		if err := fabric.Configure(nil, fabric.Interface{Name: bridge, Addresses: hosts(segment, 1)}); err != nil {
 			return err
 		}
 	}
-	attach := func(name, bridge string, segment netip.Prefix, number int) error {
+	attach := func(name, bridge string, number int) error {
 		ns := n.namespaces[name]
 		if err := f.Attach(bridge, name, "eth0", packet.MAC{}, fabric.Target{NS: ns}); err != nil {
 			return err
 		}
-		return fabric.Configure(ns, fabric.Interface{
-			Name: "eth0", Addresses: []netip.Prefix{host(segment, number)}, Gateways: []netip.Addr{host(segment, 1).Addr()},
-		})
+		var gateways []netip.Addr
+		for _, g := range hosts(segments[bridge], 1) {
+			gateways = append(gateways, g.Addr())
+		}
+		return fabric.Configure(ns, fabric.Interface{Name: "eth0", Addresses: hosts(segments[bridge], number), Gateways: gateways})
 	}
-	if err := attach("outside", "world", outsideSegment, 2); err != nil {
+	if err := attach("outside", "world", 2); err != nil {
 		return err
 	}
-	if err := attach("control", "nodes", nodeSegment, 2); err != nil {
+	if err := attach("control", "nodes", 2); err != nil {
 		return err
 	}
 	for i := 1; i <= nodes; i++ {
-		if err := attach(nodeName(i), "nodes", nodeSegment, 10+i); err != nil {
+		if err := attach(nodeName(i), "nodes", 10+i); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// hosts are the nth addresses of segments.
+func hosts(segments []netip.Prefix, n int) []netip.Prefix {
+	var out []netip.Prefix
+	for _, s := range segments {
+		out = append(out, host(s, n))
+	}
+	return out
 }

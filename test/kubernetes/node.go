@@ -8,6 +8,9 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/fairlead-sdn/fairlead/lab/ovshost"
+	"github.com/fairlead-sdn/fairlead/lab/process"
 )
 
 // Images in the order in which a node imports them: what a node needs to become ready,
@@ -20,7 +23,7 @@ var (
 const containerdSocket = "/run/containerd/containerd.sock"
 
 // nodeMachine is a node: containerd, kubelet and kube-proxy.
-func (l layout) nodeMachine(i int, cni string) (machine, error) {
+func (l layout) nodeMachine(i int, cni string, ovs bool) (machine, error) {
 	name := nodeName(i)
 	m := machine{Name: name, Directory: l.machine(name), Node: true}
 	runc, err := exec.LookPath("runc")
@@ -47,6 +50,11 @@ func (l layout) nodeMachine(i int, cni string) (machine, error) {
 	if err := l.installPlugins(m, cni); err != nil {
 		return m, err
 	}
+	if ovs {
+		if err := m.openVSwitch(); err != nil {
+			return m, err
+		}
+	}
 	ctr := []string{l.bin("ctr"), "-a", containerdSocket, "-n", "k8s.io"}
 	imports := func(names []string) {
 		for _, image := range names {
@@ -63,11 +71,36 @@ func (l layout) nodeMachine(i int, cni string) (machine, error) {
 	m.Steps = append(m.Steps,
 		step{Name: "kubelet", Daemon: true, Command: []string{
 			l.bin("kubelet"), "--config", filepath.Join(m.Directory, "kubelet.yaml"), "--kubeconfig", l.kubeconfig(name),
-			"--hostname-override", name, "--node-ip", nodeAddress(i).String(), "--v=2",
+			"--hostname-override", name, "--node-ip", nodeAddress(i).String() + "," + nodeAddress6(i).String(), "--v=2",
 		}},
 		step{Name: "kube-proxy", Daemon: true, Command: []string{l.bin("kube-proxy"), "--config", filepath.Join(m.Directory, "kube-proxy.yaml"), "--v=2"}})
 	imports(otherImages)
 	return m, nil
+}
+
+// openVSwitch adds the daemons of an Open vSwitch of the node's own.
+func (m *machine) openVSwitch() error {
+	if err := ovshost.Installed(); err != nil {
+		return err
+	}
+	// The database is below what only this machine has; the sockets are where agents look.
+	h := ovshost.Host{Run: "/run/openvswitch", Data: filepath.Join(m.Directory, "openvswitch")}
+	if err := os.MkdirAll(h.Data, 0o755); err != nil {
+		return err
+	}
+	if err := h.Wipe(); err != nil {
+		return err
+	}
+	m.Steps = append(m.Steps, step{Name: "ovs-directory", Command: []string{"/bin/mkdir", "-p", h.Run}})
+	for name, command := range map[string]func() (process.Command, error){"ovsdb-server": h.DatabaseServer, "ovs-vswitchd": h.Switch} {
+		c, err := command()
+		if err != nil {
+			return err
+		}
+		argv := append([]string{"/usr/bin/env"}, c.Env...)
+		m.Steps = append(m.Steps, step{Name: name, Daemon: true, Command: append(append(argv, c.Path), c.Args[1:]...)})
+	}
+	return nil
 }
 
 // installPlugins puts the reference CNI plugins where the node will see them. Fairlead's own
@@ -171,5 +204,5 @@ oomScoreAdj: %s
 clientConnection: {kubeconfig: %s}
 # The conntrack sysctls can only be written in the first network namespace.
 conntrack: {maxPerCore: 0, min: 0, tcpEstablishedTimeout: 0s, tcpCloseWaitTimeout: 0s}
-`, podCIDR, node, oom, l.kubeconfig("kube-proxy"))
+`, podCIDR+","+podCIDR6, node, oom, l.kubeconfig("kube-proxy"))
 }

@@ -67,7 +67,7 @@ spec:
 ---
 `, i, smokeNamespace, nodeName(i), image)
 	}
-	manifest += fmt.Sprintf("apiVersion: v1\nkind: Service\nmetadata: {name: web, namespace: %s}\nspec: {type: NodePort, selector: {app: smoke}, ports: [{port: 80, targetPort: 8080, nodePort: 30080}]}\n", smokeNamespace)
+	manifest += fmt.Sprintf("apiVersion: v1\nkind: Service\nmetadata: {name: web, namespace: %s}\nspec: {type: NodePort, ipFamilyPolicy: PreferDualStack, selector: {app: smoke}, ports: [{port: 80, targetPort: 8080, nodePort: 30080}]}\n", smokeNamespace)
 	defer func() {
 		_, e := c.kubectl(context.WithoutCancel(ctx), nil, "delete", "namespace", smokeNamespace, "--ignore-not-found", "--timeout=60s")
 		err = errors.Join(err, e)
@@ -88,7 +88,10 @@ spec:
 type podList struct {
 	Items []struct {
 		Metadata struct{ Name string }
-		Status   struct{ PodIP, HostIP string }
+		Status   struct {
+			PodIP, HostIP string
+			PodIPs        []struct{ IP string }
+		}
 	}
 }
 
@@ -126,8 +129,32 @@ func (c *cluster) checkPods(ctx context.Context, w io.Writer) error {
 		check(name+" → API server by service", fetch(name, "https://kubernetes.default.svc.cluster.local/healthz"))
 		check(name+" → outside", fetch(name, fmt.Sprintf("http://%s:%d/hostname", outsideAddress(), outsidePort)))
 	}
+	if len(pods.Items) > 0 && len(pods.Items[0].Status.PodIPs) > 1 {
+		if err := c.checkPods6(ctx, pods, check, fetch); err != nil {
+			return err
+		}
+	}
 	if failed > 0 {
 		return fmt.Errorf("%d checks failed", failed)
+	}
+	return nil
+}
+
+// checkPods6 does the same over IPv6, where pods have an address of each family.
+func (c *cluster) checkPods6(ctx context.Context, pods podList, check func(string, error), fetch func(pod, url string) error) error {
+	service, err := c.kubectl(ctx, nil, "-n", smokeNamespace, "get", "service", "web", "-o", "jsonpath={.spec.clusterIPs[1]}")
+	if err != nil {
+		return err
+	}
+	for _, p := range pods.Items {
+		name := p.Metadata.Name
+		for i, q := range pods.Items {
+			check(fmt.Sprintf("%s → %s, IPv6 pod address", name, q.Metadata.Name), fetch(name, "http://["+q.Status.PodIPs[1].IP+"]:8080/hostname"))
+			node := nodeAddress6(i + 1).String()
+			check(fmt.Sprintf("%s → %s, node port", name, node), fetch(name, "http://["+node+"]:30080/hostname"))
+		}
+		check(name+" → service, IPv6", fetch(name, "http://["+service+"]/hostname"))
+		check(name+" → outside, IPv6", fetch(name, fmt.Sprintf("http://[%s]:%d/hostname", outsideAddress6(), outsidePort)))
 	}
 	return nil
 }

@@ -32,6 +32,8 @@ const (
 type upOptions struct {
 	nodes int
 	cni   string
+	// ovs gives every node an Open vSwitch.
+	ovs bool
 	// manifest that installs Fairlead, and the archive of its image.
 	manifest, images string
 }
@@ -138,7 +140,7 @@ func (c *cluster) bring(ctx context.Context, o upOptions, p progress) error {
 	}
 	p.say("the API server is ready")
 	for i := 1; i <= c.Nodes; i++ {
-		m, err := c.nodeMachine(i, c.CNI)
+		m, err := c.nodeMachine(i, c.CNI, o.ovs)
 		if err != nil {
 			return err
 		}
@@ -197,7 +199,9 @@ func (c *cluster) network(ctx context.Context, o upOptions, n *network, p progre
 		}
 		// The control plane is no node here. The API server reaches webhooks and what people
 		// ask for through it as any machine beside the cluster would.
-		route := map[netip.Prefix]netip.Addr{netip.MustParsePrefix(podCIDR): nodeAddress(1)}
+		route := map[netip.Prefix]netip.Addr{
+			netip.MustParsePrefix(podCIDR): nodeAddress(1), netip.MustParsePrefix(podCIDR6): nodeAddress6(1),
+		}
 		if err := fabric.Configure(n.namespaces["control"], fabric.Interface{Name: "eth0", Routes: route}); err != nil {
 			return err
 		}

@@ -74,6 +74,9 @@ func TestPortsWaitTogether(t *testing.T) {
 	waiting, all := 0, make(chan struct{})
 	var alone atomic.Bool
 	together := func() error {
+		if alone.Load() {
+			return errCrash
+		}
 		mu.Lock()
 		met := all
 		if waiting++; waiting == atOnce {

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/fairlead-sdn/fairlead/internal/datastore"
@@ -144,9 +145,13 @@ func largePod(i int) *corev1.Pod {
 	}
 }
 
-// fill writes n pods.
+// fill writes n pods, and the namespace that they need.
 func fill(t testing.TB, s datastore.Store, n int) {
 	t.Helper()
+	_, err := s.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: largePod(0).Namespace}})
+	if err != nil && !apierrors.IsAlreadyExists(err) {
+		t.Fatal(err)
+	}
 	const writers = 16
 	var wg sync.WaitGroup
 	for i := range writers {

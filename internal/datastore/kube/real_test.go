@@ -31,13 +31,19 @@ func TestContractReal(t *testing.T) {
 	})
 }
 
-// A frozen server looks alive to TCP. Calls end, and so do watches, within ten seconds;
-// when it thaws everything goes on without a gap.
-func TestFrozenServerReal(t *testing.T) {
+// realStore is a store on a real API server that has our kinds and no objects of them.
+func realStore(t *testing.T) (*server, *kube.Store) {
+	t.Helper()
 	s := realServer(t)
 	s.defineOurs(t)
 	s.empty(t)
-	store := open(t, s.config())
+	return s, open(t, s.config())
+}
+
+// A frozen server looks alive to TCP. Calls end, and so do watches, within ten seconds;
+// when it thaws everything goes on without a gap.
+func TestFrozenServerReal(t *testing.T) {
+	s, store := realStore(t)
 	made, err := store.Create(t.Context(), tenant("a", ""))
 	if err != nil {
 		t.Fatal(err)
@@ -87,10 +93,7 @@ func TestFrozenServerReal(t *testing.T) {
 // An API server that was killed and comes back is followed again: from the last position,
 // or, if things have changed meanwhile, from a new list, for its history begins anew.
 func TestRestartReal(t *testing.T) {
-	s := realServer(t)
-	s.defineOurs(t)
-	s.empty(t)
-	store := open(t, s.config())
+	s, store := realStore(t)
 	made, err := store.Create(t.Context(), tenant("a", ""))
 	if err != nil {
 		t.Fatal(err)
@@ -139,10 +142,7 @@ func TestRestartReal(t *testing.T) {
 
 // ClusterNetworkPolicies need not be installed, and count once they are.
 func TestAbsentKindReal(t *testing.T) {
-	s := realServer(t)
-	s.defineOurs(t)
-	s.empty(t)
-	store := open(t, s.config())
+	s, store := realStore(t)
 	err := s.raw(t).Delete().AbsPath(definitionsPath).Name("clusternetworkpolicies.policy.networking.k8s.io").Do(t.Context()).Error()
 	if err != nil {
 		t.Fatal(err)
@@ -210,9 +210,7 @@ func TestForbiddenReal(t *testing.T) {
 
 // Some kinds of the API are created by an update; not through this Store.
 func TestUpdateCreatesNothingReal(t *testing.T) {
-	s := realServer(t)
-	s.empty(t)
-	store := open(t, s.config())
+	_, store := realStore(t)
 	made, err := store.Create(t.Context(), &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "web", Name: "a"}})
 	if err != nil {
 		t.Fatal(err)
@@ -230,10 +228,7 @@ func TestUpdateCreatesNothingReal(t *testing.T) {
 
 // A streamed list has what a paged one has, and a watch goes on from it.
 func TestStreamedListReal(t *testing.T) {
-	s := realServer(t)
-	s.defineOurs(t)
-	s.empty(t)
-	store := open(t, s.config())
+	_, store := realStore(t)
 	for i := range 1100 {
 		if _, err := store.Create(t.Context(), tenant(fmt.Sprintf("t%d", i), "")); err != nil {
 			t.Fatal(err)
@@ -267,10 +262,7 @@ func TestStreamedListReal(t *testing.T) {
 
 // What others have put on an object stays on it.
 func TestForeignMetadataReal(t *testing.T) {
-	s := realServer(t)
-	s.defineOurs(t)
-	s.empty(t)
-	store := open(t, s.config())
+	_, store := realStore(t)
 	in := tenant("a", "")
 	in.Finalizers = []string{"example.com/wait"}
 	made, err := store.Create(t.Context(), in)

@@ -2,6 +2,7 @@ package attach
 
 import (
 	"errors"
+	"log/slog"
 	"net/netip"
 	"runtime"
 	"strings"
@@ -51,6 +52,26 @@ func TestAddAnswersWithTheAttachment(t *testing.T) {
 		}
 		if n.kernel.len() != 1 {
 			t.Error("ADD returned before the plane had applied it")
+		}
+		n.mustDel(requestFor(0))
+		n.empty()
+	})
+}
+
+// A slow ADD tells what it waited for.
+func TestAddLogsItsSteps(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := start(t, options{})
+		var log strings.Builder
+		n.cfg.Log = slog.New(slog.NewTextHandler(&log, nil))
+		time.AfterFunc(150*time.Millisecond, func() {
+			n.world.Apply(object(world.KindPod, "ns", "p0", &world.Pod{Namespace: "ns", Name: "p0", UID: "uid-0"}))
+		})
+		n.mustAdd(requestFor(0))
+		for _, want := range []string{"steps.turn=0s", "steps.cleared=0s", "steps.placed=150ms", "steps.allocated=0s", "steps.recorded=", "steps.queued=", "steps.applied="} {
+			if !strings.Contains(log.String(), want) {
+				t.Errorf("%s is not in %s", want, log.String())
+			}
 		}
 		n.mustDel(requestFor(0))
 		n.empty()
