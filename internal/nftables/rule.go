@@ -19,6 +19,24 @@ func (r Rule) Equal(o Rule) bool {
 	return r.Comment == o.Comment && slices.EqualFunc(r.Statements, o.Statements, sameStatement)
 }
 
+// Sets are the names of the sets and maps that the rule looks into, in its order.
+func (r Rule) Sets() []string {
+	var names []string
+	for _, s := range r.Statements {
+		switch s := s.(type) {
+		case Lookup:
+			names = append(names, s.Set)
+		case VMap:
+			names = append(names, s.Map)
+		case Mangle:
+			if s.Map != "" {
+				names = append(names, s.Map)
+			}
+		}
+	}
+	return names
+}
+
 func sameStatement(a, b Statement) bool {
 	switch a := a.(type) {
 	case Lookup:

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"net"
 	"net/netip"
 	"slices"
 
@@ -59,7 +58,7 @@ func (a *application) decideFlows(ctx context.Context, desired intent.Node, chan
 	if len(queries) == 0 {
 		return nil
 	}
-	own, err := a.ownAddresses()
+	own, err := a.ns.Addresses()
 	if err != nil {
 		return err
 	}
@@ -193,26 +192,6 @@ func (a *application) forgetVacant(ctx context.Context, desired intent.Node, add
 		a.vacant = all
 	}
 	return nil
-}
-
-// ownAddresses are those of all links of the node.
-func (p *Plane) ownAddresses() (own []netip.Addr, err error) {
-	var addrs []net.Addr
-	err = p.ns.Do(func() (err error) {
-		addrs, err = net.InterfaceAddrs()
-		return err
-	})
-	if err != nil {
-		return nil, fmt.Errorf("list the node's own addresses: %w", err)
-	}
-	for _, a := range addrs {
-		if n, ok := a.(*net.IPNet); ok {
-			if ip, ok := netip.AddrFromSlice(n.IP); ok {
-				own = append(own, ip.Unmap())
-			}
-		}
-	}
-	return own, nil
 }
 
 func query(q flows.Query) conntrack.Query {

@@ -314,7 +314,7 @@ func stepsOf(table nftables.Table, trace sim.Trace) ([]apply.Step, map[string]bo
 		step := apply.Step{Stage: stageOf(s), Hook: s.Hook.String(), Chain: s.Chain, Rule: s.Rule, Comment: s.Comment, Effect: effect, Text: s.Statement}
 		if r, ok := ruleAt(table, s.Chain, s.Rule); ok {
 			step.Text = r.String()
-			for _, name := range setsIn(r) {
+			for _, name := range r.Sets() {
 				looks[name] = true
 			}
 		}
@@ -349,24 +349,6 @@ func ruleAt(table nftables.Table, chain string, i int) (nftables.Rule, bool) {
 	return nftables.Rule{}, false
 }
 
-// setsIn are the sets and maps that a rule looks into.
-func setsIn(r nftables.Rule) []string {
-	var out []string
-	for _, s := range r.Statements {
-		switch s := s.(type) {
-		case nftables.Lookup:
-			out = append(out, s.Set)
-		case nftables.VMap:
-			out = append(out, s.Map)
-		case nftables.Mangle:
-			if s.Map != "" {
-				out = append(out, s.Map)
-			}
-		}
-	}
-	return out
-}
-
 // stageOf tells by the names that the tables give what a rule is about.
 func stageOf(s sim.Step) string {
 	begins := func(prefixes ...string) bool {
@@ -395,7 +377,7 @@ func (h Host) looksOf(s apply.Step) []string {
 	if !ok {
 		return nil
 	}
-	return setsIn(r)
+	return r.Sets()
 }
 
 // stageOfSet is the stage of the first rule that looked into a set.

@@ -3,8 +3,11 @@ package netns
 import (
 	"errors"
 	"fmt"
+	"net"
+	"net/netip"
 	"path"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -141,6 +144,28 @@ func (n *NS) doHere(fn func() error) (done bool, err error) {
 		return false, nil
 	}
 	return true, fn()
+}
+
+// Addresses are those of all links in the namespace, sorted.
+func (n *NS) Addresses() ([]netip.Addr, error) {
+	var found []net.Addr
+	err := n.Do(func() (err error) {
+		found, err = net.InterfaceAddrs()
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("list the addresses in network namespace %s: %w", n, err)
+	}
+	var out []netip.Addr
+	for _, a := range found {
+		if p, ok := a.(*net.IPNet); ok {
+			if ip, ok := netip.AddrFromSlice(p.IP); ok {
+				out = append(out, ip.Unmap())
+			}
+		}
+	}
+	slices.SortFunc(out, netip.Addr.Compare)
+	return slices.Compact(out), nil
 }
 
 // run must be called in a goroutine of its own: if the thread cannot be brought

@@ -2,12 +2,15 @@ package netns_test
 
 import (
 	"errors"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"sync"
 	"testing"
 
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/fairlead-sdn/fairlead/internal/apply/netns"
@@ -164,5 +167,32 @@ func TestDoRunsWhereTheThreadIsInsideAlready(t *testing.T) {
 	})
 	if err != nil {
 		t.Error(err)
+	}
+}
+
+func TestAddresses(t *testing.T) {
+	ns := netnstest.New(t)
+	if got, err := ns.Addresses(); err != nil || len(got) > 0 {
+		t.Errorf("addresses %v, %v, want none of a fresh namespace", got, err)
+	}
+	err := ns.Do(func() error {
+		h, err := netlink.NewHandle(unix.NETLINK_ROUTE)
+		if err != nil {
+			return err
+		}
+		defer h.Close()
+		lo, err := h.LinkByName("lo")
+		if err != nil {
+			return err
+		}
+		return h.LinkSetUp(lo)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := ns.Addresses()
+	want := []netip.Addr{netip.MustParseAddr("127.0.0.1"), netip.IPv6Loopback()}
+	if err != nil || !slices.Equal(got, want) {
+		t.Errorf("addresses %v, %v, want the loopback's %v", got, err, want)
 	}
 }

@@ -157,7 +157,7 @@ func encode(t nftables.Table, prev encoded) (*state, error) {
 			if err != nil {
 				return nil, fmt.Errorf("rule %d of chain %s: %w", i+1, c.Name, err)
 			}
-			looks := setsOf(r)
+			looks := r.Sets()
 			chain.rules[i] = ruleState{digest: s.digestOf(exprs, r.Comment, looks), comment: r.Comment, exprs: exprs, looks: looks}
 		}
 	}
@@ -175,24 +175,6 @@ func (s *state) looksAlike(prev *state, c *chainState) bool {
 		}
 	}
 	return true
-}
-
-// setsOf is the sets and maps that a rule looks into.
-func setsOf(r nftables.Rule) []string {
-	var names []string
-	for _, s := range r.Statements {
-		switch s := s.(type) {
-		case nftables.Lookup:
-			names = append(names, s.Set)
-		case nftables.VMap:
-			names = append(names, s.Map)
-		case nftables.Mangle:
-			if s.Map != "" {
-				names = append(names, s.Map)
-			}
-		}
-	}
-	return names
 }
 
 // digestVersion changes when the same values are encoded otherwise than before,

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -257,7 +256,7 @@ func (a *application) followPolicy(ctx context.Context, desired intent.Node) {
 // decide asks of every conversation in our zones what becomes of it. Those that have
 // ended need not be cut any more.
 func (a *application) decide(ctx context.Context, change *flows.Change) error {
-	own, err := a.ownAddresses()
+	own, err := a.ns.Addresses()
 	if err != nil {
 		return err
 	}
@@ -450,25 +449,4 @@ func (a *application) installCut(ctx context.Context) error {
 	// The datapath goes by what it has cached until somebody has looked that over.
 	_, err := a.control.Call(ctx, "ovs-vswitchd", "revalidator/wait")
 	return err
-}
-
-// ownAddresses are those of all links of the node.
-func (p *Plane) ownAddresses() (own []netip.Addr, err error) {
-	var addrs []net.Addr
-	err = p.ns.Do(func() (err error) {
-		addrs, err = net.InterfaceAddrs()
-		return err
-	})
-	if err != nil {
-		return nil, fmt.Errorf("list the node's own addresses: %w", err)
-	}
-	for _, a := range addrs {
-		if n, ok := a.(*net.IPNet); ok {
-			if ip, ok := netip.AddrFromSlice(n.IP); ok {
-				own = append(own, ip.Unmap())
-			}
-		}
-	}
-	slices.SortFunc(own, netip.Addr.Compare)
-	return slices.Compact(own), nil
 }
