@@ -107,6 +107,11 @@ func run(ctx context.Context, path string, plugin agent.Plugin) (err error) {
 	if err := os.MkdirAll(c.StateDir, 0o700); err != nil {
 		return fmt.Errorf("make the state directory: %w", err)
 	}
+	claim, err := agent.Claim(c.StateDir)
+	if err != nil {
+		return runFailure{err}
+	}
+	defer func() { err = finish(err, claim.Close()) }()
 	store, err := openStore(c.Datastore, log)
 	if err != nil {
 		return err

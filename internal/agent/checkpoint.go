@@ -63,7 +63,7 @@ func (a *Agent) keepCheckpoint(ctx context.Context) error {
 func (a *Agent) saveCheckpoint(s *world.Snapshot) error {
 	raw, err := world.Encode(s)
 	if err == nil {
-		err = renameio.WriteFile(a.checkpointPath(), raw, 0o600)
+		err = renameio.WriteFile(a.checkpointPath(), raw, 0o600, renameio.WithTempDir(a.StateDir))
 	}
 	if err != nil {
 		return fmt.Errorf("write the checkpoint of the world: %w", err)

@@ -151,7 +151,7 @@ func (p Plugin) Installed() ([]string, error) {
 	if _, err := os.Lstat(plugin); err == nil {
 		out = append(out, plugin)
 	}
-	return out, nil
+	return append(out, unfinished(p.BinDir, PluginType)...), nil
 }
 
 // Remove removes the configurations that name our plugin first, so that no runtime looks

@@ -84,7 +84,7 @@ func (f File) Save(s State) error {
 	if err != nil {
 		return fmt.Errorf("encode the address state: %w", err)
 	}
-	if err := renameio.WriteFile(f.Path, append(data, '\n'), 0o600); err != nil {
+	if err := renameio.WriteFile(f.Path, append(data, '\n'), 0o600, renameio.WithTempDir(filepath.Dir(f.Path))); err != nil {
 		return fmt.Errorf("write the address state: %w", err)
 	}
 	if err := syncDir(filepath.Dir(f.Path)); err != nil {

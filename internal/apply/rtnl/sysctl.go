@@ -216,7 +216,7 @@ func (s *settings) keep(diffs []apply.Difference) error {
 	if err := os.MkdirAll(filepath.Dir(s.file), 0o755); err != nil {
 		return fmt.Errorf("write the sysctls found: %w", err)
 	}
-	if err := renameio.WriteFile(s.file, append(text, '\n'), 0o644); err != nil {
+	if err := renameio.WriteFile(s.file, append(text, '\n'), 0o644, renameio.WithTempDir(filepath.Dir(s.file))); err != nil {
 		return fmt.Errorf("write the sysctls found to %s: %w", s.file, err)
 	}
 	return nil
