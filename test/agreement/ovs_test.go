@@ -102,6 +102,9 @@ func TestOVSNodeReachesItsPods(t *testing.T) {
 			}
 		}
 	})
+	if testing.Short() {
+		return // too few worlds to meet every kind
+	}
 	for _, kind := range [][2]bool{{false, false}, {false, true}, {true, false}, {true, true}} {
 		if sent[kind] == 0 {
 			t.Errorf("no probe was denied by policy (%v) from a node without an address in the VPC (%v)", kind[0], kind[1])

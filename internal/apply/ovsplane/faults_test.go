@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/netip"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -15,6 +16,7 @@ import (
 	"github.com/fairlead-sdn/fairlead/internal/apply/openflowconn"
 	"github.com/fairlead-sdn/fairlead/internal/claims"
 	"github.com/fairlead-sdn/fairlead/internal/intent"
+	of "github.com/fairlead-sdn/fairlead/internal/openflow"
 	"github.com/fairlead-sdn/fairlead/internal/packet"
 	"github.com/fairlead-sdn/fairlead/internal/render/ovs"
 )
@@ -483,6 +485,48 @@ func TestObjectOf(t *testing.T) {
 	} {
 		if got := objectOf(n, comment); got != want {
 			t.Errorf("%q is of %s, want %s", comment, got, want)
+		}
+	}
+}
+
+// TestOnlyAdditions: lists of a direction are added to as a whole, or not at all. Else what
+// is new would be asked by what is old, and the number of a class may mean something else.
+func TestOnlyAdditions(t *testing.T) {
+	mod := func(command of.FlowCommand, table uint8) of.FlowMod {
+		return of.FlowMod{Command: command, Flow: of.Flow{Table: table, Priority: 1, Match: of.NewMatch(of.Eq(of.Reg8, uint64(command)))}}
+	}
+	add, change, remove := of.FlowAdd, of.FlowModifyStrict, of.FlowDeleteStrict
+	replaced := mod(add, ovs.TableEgressPeer)
+	itself := func(command of.FlowCommand, port uint64) of.FlowMod {
+		m := mod(command, ovs.TableEgressPeer)
+		m.Flow.Match = of.NewMatch(of.SubEq(ovs.SourcePort, port), of.SubEq(ovs.TargetPort, port))
+		return m
+	}
+	for _, c := range []struct {
+		name string
+		mods []of.FlowMod
+		want []uint8 // tables
+	}{
+		{"additions", []of.FlowMod{mod(add, ovs.TableRoute), mod(add, ovs.TableEgressPeer), mod(add, ovs.TableIngress)}, []uint8{30, 40, 51}},
+		{"a peer changes", []of.FlowMod{mod(add, ovs.TableRoute), mod(add, ovs.TableIngress), mod(change, ovs.TableIngressPeer)}, []uint8{30}},
+		{"a peer changes its cookie", []of.FlowMod{replaced, mod(add, ovs.TableEgressPorts), mod(add, ovs.TableIngress)}, []uint8{51}},
+		{"a list goes", []of.FlowMod{mod(remove, ovs.TableEgressPorts), mod(add, ovs.TableEgress), mod(add, ovs.TableIngressPeer)}, []uint8{50}},
+		{"a port comes for another", []of.FlowMod{mod(add, ovs.TableEgress), itself(add, 11), itself(remove, 10)}, []uint8{41, 40}},
+		{"a route changes", []of.FlowMod{mod(change, ovs.TableRoute), mod(add, ovs.TableRoute), mod(add, ovs.TableEgress)}, []uint8{30, 41}},
+	} {
+		var installed []of.Flow
+		if c.mods[0].Flow.Table == ovs.TableEgressPeer {
+			installed = append(installed, replaced.Flow)
+		}
+		var got []uint8
+		for _, m := range onlyAdditions(slices.Clone(c.mods), installed) {
+			if m.Command != add {
+				t.Errorf("%s: %v is no addition", c.name, m)
+			}
+			got = append(got, m.Flow.Table)
+		}
+		if !slices.Equal(got, c.want) {
+			t.Errorf("%s: additions to the tables %v, want %v", c.name, got, c.want)
 		}
 	}
 }

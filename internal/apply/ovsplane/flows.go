@@ -11,7 +11,6 @@ import (
 
 	"github.com/fairlead-sdn/fairlead/internal/apply"
 	"github.com/fairlead-sdn/fairlead/internal/apply/openflowconn"
-	"github.com/fairlead-sdn/fairlead/internal/claims"
 	"github.com/fairlead-sdn/fairlead/internal/intent"
 	of "github.com/fairlead-sdn/fairlead/internal/openflow"
 	"github.com/fairlead-sdn/fairlead/internal/render/ovs"
@@ -109,15 +108,16 @@ func (a *application) install(ctx context.Context, desired intent.Node, numbers 
 	if !reread {
 		before, after = next.Since(f.pipe)
 	}
-	whole, err := a.commit(ctx, desired, next, before, after, upgrade)
+	whole, err := a.commit(ctx, desired, next, before, after, upgrade, reread && len(before) == 0)
 	f.pipe, f.known = next, err == nil && whole
 	return err
 }
 
 // commit brings the difference in. Flows of a port or a list that the switch refuses are
 // left out with all that belongs to it; that closes, and opens nothing. whole reports
-// whether nothing was left out or kept.
-func (a *application) commit(ctx context.Context, desired intent.Node, p *ovs.Pipeline, before, after []of.Flow, together bool) (whole bool, err error) {
+// whether nothing was left out or kept. upgrade is from another version of the pipeline;
+// an empty bridge has no flows yet.
+func (a *application) commit(ctx context.Context, desired intent.Node, p *ovs.Pipeline, before, after []of.Flow, upgrade, empty bool) (whole bool, err error) {
 	whole = true
 	const tries = 4
 	for try := 1; ; try++ {
@@ -131,7 +131,7 @@ func (a *application) commit(ctx context.Context, desired intent.Node, p *ovs.Pi
 			return whole, nil
 		}
 		inOrder(changes.Flows)
-		changes.Together = together
+		changes.Together = upgrade || !empty && slices.ContainsFunc(changes.Flows, asksLists)
 		err := a.conn.Commit(ctx, changes)
 		var refused *openflowconn.RefusedError
 		if err == nil {
@@ -233,13 +233,43 @@ func without(p *ovs.Pipeline, flows []of.Flow, refused map[of.Key]bool) []of.Flo
 	return slices.DeleteFunc(slices.Clone(flows), func(f of.Flow) bool { return drop[f.Key()] })
 }
 
-// onlyAdditions are the changes that neither alter nor remove an installed flow.
+// asksLists tells the flows of lists and of their peers. What the number of a class means
+// is said by all of them together: they change in one bundle.
+func asksLists(m of.FlowMod) bool { return direction(m) != 0 }
+
+// direction is which lists such a flow belongs to: the first table of those, 0 for another
+// flow.
+func direction(m of.FlowMod) uint8 {
+	if _, ofPort := m.Flow.Match.Get(ovs.SourcePort.Field); ofPort {
+		return 0 // a pod is not asked about what it sends to itself
+	}
+	switch t := m.Flow.Table; {
+	case t >= ovs.TableEgressPeer && t <= ovs.TableEgressPorts:
+		return ovs.TableEgressPeer
+	case t >= ovs.TableIngressPeer && t <= ovs.TableIngressPorts:
+		return ovs.TableIngressPeer
+	}
+	return 0
+}
+
+// onlyAdditions are the changes that neither alter nor remove an installed flow. If lists
+// of one direction cannot become what they should be by additions alone, they stay what
+// they are; one that is not there yet allows nothing.
 func onlyAdditions(mods []of.FlowMod, installed []of.Flow) []of.FlowMod {
 	have := make(map[of.Key]bool, len(installed))
 	for _, f := range installed {
 		have[f.Key()] = true
 	}
-	return slices.DeleteFunc(mods, func(m of.FlowMod) bool { return m.Command != of.FlowAdd || have[m.Flow.Key()] })
+	stay := map[uint8]bool{}
+	mods = slices.DeleteFunc(mods, func(m of.FlowMod) bool {
+		if m.Command == of.FlowAdd && !have[m.Flow.Key()] {
+			return false
+		}
+		stay[direction(m)] = true
+		return true
+	})
+	stay[0] = false
+	return slices.DeleteFunc(mods, func(m of.FlowMod) bool { return stay[direction(m)] })
 }
 
 // inOrder sorts changes so that a flow is there before what leads to it, and goes after
@@ -302,57 +332,4 @@ func (p *Plane) auditFlows(ctx context.Context, desired intent.Node) ([]apply.Di
 	}
 	all, err := p.conn.Flows(ctx, of.FlowFilter{Table: of.TableAll})
 	return append(out, shadowing(all, want.Flows())...), err
-}
-
-// maxShadowing is how many foreign flows are looked at: each is held against all of ours.
-const maxShadowing = 100
-
-// shadowing names the flows of others in a bridge of ours that take packets from our
-// flows: nothing of ours is missing, and traffic goes elsewhere all the same. They are not ours
-// to remove. wanted is what is ours.
-func shadowing(found []of.FlowDesc, wanted []of.Flow) (out []apply.Difference) {
-	ours := map[of.Key]bool{}
-	tables := map[uint8][]of.Flow{}
-	for _, f := range wanted {
-		ours[f.Key()] = true
-		tables[f.Table] = append(tables[f.Table], f)
-	}
-	found = slices.DeleteFunc(slices.Clone(found), func(f of.FlowDesc) bool {
-		return f.Flow.Cookie&claims.OVSCookieMask == claims.OVSCookie || ours[f.Flow.Key()]
-	})
-	slices.SortFunc(found, func(a, b of.FlowDesc) int { return of.Compare(a.Flow, b.Flow) })
-	for i, f := range found {
-		if i == maxShadowing {
-			return append(out, apply.Difference{Subsystem: "ovs", Object: fmt.Sprintf("%d more foreign flows", len(found)-i), Problem: unexpected})
-		}
-		hit := slices.DeleteFunc(slices.Clone(tables[f.Flow.Table]), func(o of.Flow) bool {
-			return o.Priority > f.Flow.Priority || !overlap(o.Match, f.Flow.Match)
-		})
-		if len(hit) == 0 {
-			continue
-		}
-		of.Sort(hit)
-		want := "flow " + hit[0].String()
-		if why := hit[0].Comment; why != "" {
-			want = fmt.Sprintf("table %s: %s", ovs.TableName(hit[0].Table), why)
-		}
-		if len(hit) > 1 {
-			want = fmt.Sprintf("%s, and %d more", want, len(hit)-1)
-		}
-		out = append(out, apply.Difference{
-			Subsystem: "ovs", Object: "flow " + f.Flow.String(), Problem: shadowed, Want: want, Got: apply.Packets(f.Packets),
-		})
-	}
-	return out
-}
-
-// overlap reports whether a packet can meet both.
-func overlap(a, b of.Match) bool {
-	for _, x := range a {
-		y, both := b.Get(x.Field)
-		if mask := x.Mask.And(y.Mask); both && x.Value.And(mask) != y.Value.And(mask) {
-			return false
-		}
-	}
-	return true
 }

@@ -9,7 +9,10 @@
 //
 // A flow refers to later tables only. So whoever adds flows from the last table to the
 // first, and deletes them the other way round, at no time allows more than before or
-// after, even if the change does not fit into one bundle.
+// after, even if the change does not fit into one bundle. The tables of lists and their
+// peers are an exception: a class keeps its number when it comes into other sets, so that
+// a change of lists concerns few flows, and what the number means changes with those of
+// the lists. Whatever changes there belongs into one bundle.
 //
 // The package is pure: the same intent gives the same flows, in whatever order its
 // lists are. It never fails as a whole: what cannot be rendered becomes a Problem of

@@ -15,8 +15,8 @@ type place struct {
 	sets   []int32
 }
 
-// fill makes all entries.
-func (p *peers) fill() {
+// fill makes all entries. Flows that prev has are taken from there.
+func (p *peers) fill(prev *peers) {
 	places := p.places()
 	p.classes, p.count = map[string]*class{}, map[*class]int{}
 	f := filler{peers: p, known: map[string]*class{}}
@@ -24,10 +24,9 @@ func (p *peers) fill() {
 	for n := range places[:wide] {
 		f.chunk(n, places[n], f.around)
 	}
-	p.index()
 	p.number()
 	for n := range p.entries {
-		p.render(n, nil)
+		p.render(n, prev)
 	}
 }
 
@@ -110,6 +109,9 @@ func (f *filler) chunk(n int, places []place, around func(netip.Prefix) []int32)
 		}
 		stack = append(stack, x)
 		c := f.class(x.sets)
+		if s := standOf(x.prefix); f.count[c] == 0 || s.compare(c.like) < 0 {
+			c.like = s
+		}
 		f.count[c]++
 		f.entries[n] = append(f.entries[n], entry{prefix: x.prefix, class: c, exact: exact})
 		if n == wide {

@@ -8,7 +8,7 @@ import (
 
 // Version is that of the pipeline. It is raised whenever the flows of the same intent
 // become others.
-const Version = 3
+const Version = 4
 
 // The tables. Packets only go forward. The gaps are for what comes later.
 const (
@@ -99,7 +99,7 @@ func TableName(table uint8) string {
 //	reg5   0 .. 31 TargetPort, the pod's port that it goes to; 0 is none
 //	reg6   0 .. 31 EgressList, that of the sender; 0 is none
 //	reg7   0 .. 31 IngressList, that of the receiver; 0 is none
-//	reg8   0 .. 31 PeerClass, the AddressSets that the peer lies in; 0 is none of them
+//	reg8   0 .. 31 PeerClass, of all peers that lie in the same AddressSets; 0 is none of them
 //	reg9   0 .. 31 Conduct, what a list does to a class by protocol and port
 //	reg10  0 .. 23 TargetTenant, the VNI of an isolated tenant that receives; 0 is none
 //	reg11 to reg15 are free.

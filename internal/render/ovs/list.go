@@ -1,6 +1,7 @@
 package ovs
 
 import (
+	"cmp"
 	"encoding/binary"
 	"fmt"
 	"slices"
@@ -14,7 +15,7 @@ import (
 // its fate depends on protocol and port, then some for those.
 type listWriter struct {
 	*listed
-	// old is what was made of the same list before; empty if there is nothing.
+	// old is what was made of the same list before, or nil.
 	old *listed
 	// out is where what is allowed goes on.
 	out, table uint8
@@ -29,42 +30,79 @@ type listWriter struct {
 type treated struct {
 	conduct conduct
 	key     string
-	classes []*class
+	// classes are their places among those of the list, while it is written.
+	classes []int
+}
+
+// more reports whether more classes meet one conduct than another, or as many and it comes
+// first.
+func (t treated) more(o treated) bool {
+	return cmp.Or(cmp.Compare(len(o.classes), len(t.classes)), cmp.Compare(t.key, o.key)) < 0
 }
 
 // saving is how many flows make it worth to name the strangers' classes one by one.
 const saving = 16
 
-func (w *listWriter) write(p *peers) {
-	rest, groups := w.treat(p)
+func (w *listWriter) write(p *renewed) {
+	if w.old == nil {
+		w.old = &listed{}
+	}
+	w.treat(p)
+	w.flows = make(writer, 0, len(w.old.flows)+1)
 	// The flow for all that no other one names is that of strangers: peers in no set of the
 	// list. Only where that saves many flows it is that of others.
-	strangers := len(p.classes) - len(w.classes) + len(rest.classes)
-	most := -1
-	for i, g := range groups {
-		if len(g.classes) > strangers+saving && (most < 0 || len(g.classes) > len(groups[most].classes)) {
-			most = i
+	strangers := len(p.all) - len(w.classes) + len(w.rest.classes)
+	w.most = -1
+	for i, g := range w.groups {
+		if len(g.classes) > strangers+saving && (w.most < 0 || g.more(w.groups[w.most])) {
+			w.most = i
 		}
 	}
-	w.numberConducts(rest, groups)
-	if w.every = nil; most >= 0 {
-		w.every = p.all
-		w.strangers(rest, groups)
+	alike := w.old.flows != nil && slices.Equal(w.decisions, w.old.decisions)
+	if w.numbers = w.old.numbers; !alike {
+		w.numberConducts()
 	}
-	for i, g := range groups {
-		if i == most {
-			w.decide(g, g.conduct.rules(), when(is(w.register, uint64(w.number))), 1)
-			continue
+	if w.most >= 0 {
+		w.nameStrangers(p.peers, strangers)
+	}
+	for i, g := range w.groups {
+		for _, at := range g.classes {
+			if i == w.most {
+				w.fates[at].flow = 0
+			} else {
+				w.class(g, at)
+			}
 		}
-		for _, c := range g.classes {
-			w.class(g, c)
-		}
 	}
-	if most < 0 {
-		w.decide(rest, rest.conduct.rules(), when(is(w.register, uint64(w.number))), 1)
+	w.tail = len(w.flows)
+	if alike && w.most == w.old.most {
+		w.flows = append(w.flows, w.old.flows[w.old.tail:]...)
+	} else {
+		w.others()
 	}
+	w.listed.flows = w.flows
+	if slices.EqualFunc(w.flows, w.old.flows, sameMatch) {
+		w.listed.flows = w.old.flows
+	}
+	for i := range w.groups {
+		w.groups[i].classes = nil
+	}
+	w.rest.classes = nil
+}
+
+// sameMatch tells a flow that was taken: it shares the memory.
+func sameMatch(a, b of.Flow) bool { return &a.Match[0] == &b.Match[0] }
+
+// others writes the flows that are not about one class.
+func (w *listWriter) others() {
+	others := w.rest
+	if w.most >= 0 {
+		w.decide(w.rest, w.rest.conduct.rules(), w.of(0), 2)
+		others = w.groups[w.most]
+	}
+	w.decide(others, others.conduct.rules(), when(is(w.register, uint64(w.number))), 1)
 	written := map[string]bool{} // rest may do what a group does
-	for _, g := range append(groups, rest) {
+	for _, g := range append(w.groups[:len(w.groups):len(w.groups)], w.rest) {
 		if !written[g.key] {
 			written[g.key] = true
 			w.ports(g)
@@ -72,42 +110,111 @@ func (w *listWriter) write(p *peers) {
 	}
 }
 
-// class writes the flow of a class, or takes that which there was.
-func (w *listWriter) class(g treated, c *class) {
-	f, was := w.fates[c], w.old.fates[c]
-	if was.flow > 0 && was.decided == f.decided && w.old.numbers[g.key] == w.numbers[g.key] {
-		w.flows = append(w.flows, w.old.flows[was.flow-1])
+// class writes the flow of a class, by its place, or takes that which there was.
+func (w *listWriter) class(g treated, at int) {
+	f := &w.fates[at]
+	if f.flow > 0 && w.old.numbers[g.key] == w.numbers[g.key] {
+		w.flows = append(w.flows, w.old.flows[f.flow-1])
 	} else {
-		w.decide(g, f.rules, w.of(c.number), 2)
+		w.decide(g, f.rules, w.of(w.classes[at]), 2)
 	}
 	f.flow = int32(len(w.flows))
-	w.fates[c] = f
 }
 
 func (w *listWriter) of(class uint32) of.Match {
 	return when(is(w.register, uint64(w.number)), is(PeerClass, uint64(class)))
 }
 
-// strangers writes the flows of all classes that are in no group.
-func (w *listWriter) strangers(rest treated, groups []treated) {
-	grouped := map[*class]bool{}
-	for _, g := range groups {
-		for _, c := range g.classes {
-			grouped[c] = true
-		}
+// nameStrangers writes the flows of all classes that are not treated unlike strangers, so
+// many.
+func (w *listWriter) nameStrangers(p *peers, count int) {
+	w.strangers = make([]stranger, 0, count)
+	rules, old := w.rest.conduct.rules(), w.old.strangers
+	if w.old.numbers[w.rest.key] != w.numbers[w.rest.key] {
+		old = nil
 	}
-	rules := rest.conduct.rules()
-	w.decide(rest, rules, w.of(0), 2)
-	for _, c := range w.every {
-		if !grouped[c] {
-			w.decide(rest, rules, w.of(c.number), 2)
+	listed, like := w.classes, w.rest.classes
+	for _, c := range p.all {
+		if len(listed) > 0 && listed[0] == c.number {
+			at := len(w.classes) - len(listed)
+			if listed = listed[1:]; len(like) == 0 || like[0] != at {
+				continue
+			}
+			like = like[1:]
 		}
+		for len(old) > 0 && old[0].class < c.number {
+			old = old[1:]
+		}
+		if len(old) > 0 && old[0].class == c.number {
+			w.flows = append(w.flows, w.old.flows[old[0].flow-1])
+		} else {
+			w.decide(w.rest, rules, w.of(c.number), 2)
+		}
+		w.strangers = append(w.strangers, stranger{c.number, int32(len(w.flows))})
 	}
 }
 
 // treat finds what the list does to peers in none of its sets, and to the classes.
 // Those that it treats like strangers are rest's.
-func (w *listWriter) treat(p *peers) (rest treated, groups []treated) {
+func (w *listWriter) treat(p *renewed) {
+	w.decideAll(p)
+	w.sortDecisions()
+	byKey, group := map[string]int{w.rest.key: -1}, make(map[*decided]int, len(w.decisions))
+	for _, d := range w.decisions {
+		n, known := byKey[d.key]
+		switch {
+		case !known:
+			byKey[d.key], n = len(w.groups), len(w.groups)
+			w.groups = append(w.groups, treated{conduct: d.conduct.clone(), key: d.key})
+		case n >= 0:
+			w.groups[n].conduct.addRules(d.conduct)
+		}
+		group[d] = n
+	}
+	for at, f := range w.fates {
+		if n := group[f.decided]; n < 0 {
+			w.rest.classes, w.fates[at].flow = append(w.rest.classes, at), 0
+		} else {
+			w.groups[n].classes = append(w.groups[n].classes, at)
+		}
+	}
+}
+
+// sortDecisions finds the decisions of all fates: first those that there were before.
+func (w *listWriter) sortDecisions() {
+	found := make(map[*decided]bool, len(w.old.decisions))
+	for _, f := range w.fates {
+		found[f.decided] = false
+	}
+	w.decisions = make([]*decided, 0, len(found))
+	add := func(d *decided) {
+		if listed, used := found[d]; used && !listed {
+			found[d] = true
+			w.decisions = append(w.decisions, d)
+		}
+	}
+	for _, d := range w.old.decisions {
+		add(d)
+	}
+	if len(w.decisions) < len(found) {
+		for _, f := range w.fates {
+			add(f.decided)
+		}
+	}
+}
+
+// decideAll finds the classes that the list knows, and the fate of each: that which it had
+// before, or what the rules say that are about it, and those that are about everybody.
+func (w *listWriter) decideAll(p *renewed) {
+	if w.old.flows != nil {
+		w.classes, w.rest = p.classesAfter(w.old.classes, w.used), treated{conduct: w.old.rest.conduct, key: w.old.rest.key}
+	} else {
+		w.classes = p.classesOf(w.used)
+	}
+	unknown := w.keepFates(p)
+	if len(unknown) == 0 && w.old.flows != nil {
+		return
+	}
 	bySet := map[string][]int{}
 	var always []int
 	for i, r := range w.list.Rules {
@@ -118,44 +225,42 @@ func (w *listWriter) treat(p *peers) (rest treated, groups []treated) {
 			bySet[s] = append(bySet[s], i)
 		}
 	}
-	rest.conduct = conductOf(w.list.Rules, always)
-	rest.key = rest.conduct.key()
-	w.fates = make(map[*class]fate, len(w.classes))
-	byRules, byKey := map[string]*decided{}, map[string]int{rest.key: -1}
-	about := map[*class][]int{} // those that are not known yet
+	if w.old.flows == nil {
+		w.rest.conduct = conductOf(w.list.Rules, always)
+		w.rest.key = w.rest.conduct.key()
+	}
+	about := make([][]int, len(unknown))
 	for s, rules := range bySet {
-		for _, c := range p.bySet[s] {
-			if _, known := w.old.fates[c]; !known {
-				about[c] = append(about[c], rules...)
+		for _, n := range p.bySet[s] {
+			if i, there := slices.BinarySearchFunc(unknown, n, func(at int, n uint32) int { return cmp.Compare(w.classes[at], n) }); there {
+				about[i] = append(about[i], rules...)
 			}
 		}
 	}
-	grouped := map[*decided]bool{}
-	var rules []int
-	for _, c := range w.classes {
-		d := w.old.fates[c].decided
-		if d == nil {
-			rules = append(append(rules[:0], always...), about[c]...)
-			d = w.decided(rules, byRules)
+	byRules := make(map[string]*decided, len(w.old.decisions))
+	for _, d := range w.old.decisions {
+		byRules[d.id] = d
+	}
+	for i, at := range unknown {
+		w.fates[at].decided = w.decided(append(about[i], always...), byRules)
+	}
+}
+
+// keepFates takes the fates that classes had before, and returns the places of the others.
+func (w *listWriter) keepFates(p *renewed) (unknown []int) {
+	w.fates = make([]fate, len(w.classes))
+	entered, old := p.hasEntered(w.used), w.old.classes
+	for at, n := range w.classes {
+		for len(old) > 0 && old[0] < n {
+			old = old[1:]
 		}
-		w.fates[c] = fate{decided: d}
-		n, known := byKey[d.key]
-		switch {
-		case !known:
-			n = len(groups)
-			byKey[d.key] = n
-			groups = append(groups, treated{conduct: d.conduct.clone(), key: d.key})
-		case n >= 0 && !grouped[d]:
-			groups[n].conduct.addRules(d.conduct)
-		}
-		grouped[d] = true
-		if n < 0 {
-			rest.classes = append(rest.classes, c)
+		if len(old) > 0 && old[0] == n && !(entered && p.altered[n]) {
+			w.fates[at] = w.old.fates[len(w.old.classes)-len(old)]
 		} else {
-			groups[n].classes = append(groups[n].classes, c)
+			unknown = append(unknown, at)
 		}
 	}
-	return rest, groups
+	return unknown
 }
 
 // decided is what rules do, which it sorts. known are those that were asked for before.
@@ -169,17 +274,17 @@ func (w *listWriter) decided(rules []int, known map[string]*decided) *decided {
 	d := known[string(id)]
 	if d == nil {
 		conduct := conductOf(w.list.Rules, rules)
-		d = &decided{conduct, conduct.key(), conduct.rules()}
-		known[string(id)] = d
+		d = &decided{string(id), conduct, conduct.key(), conduct.rules()}
+		known[d.id] = d
 	}
 	return d
 }
 
 // numberConducts numbers what cannot be told by the class alone.
-func (w *listWriter) numberConducts(rest treated, groups []treated) {
+func (w *listWriter) numberConducts() {
 	w.numbers = map[string]uint32{}
 	var keys []string
-	for _, g := range append(groups, rest) {
+	for _, g := range append(w.groups[:len(w.groups):len(w.groups)], w.rest) {
 		if _, ok := g.conduct.uniform(); !ok {
 			keys = append(keys, g.key)
 		}

@@ -1,11 +1,10 @@
 package ovs
 
 import (
-	"fmt"
+	"cmp"
 	"maps"
 	"net/netip"
 	"slices"
-	"strings"
 
 	"github.com/fairlead-sdn/fairlead/internal/intent"
 	of "github.com/fairlead-sdn/fairlead/internal/openflow"
@@ -22,9 +21,43 @@ type peersKey struct {
 // same.
 type class struct {
 	// key joins the names of the sets, which are sorted.
-	key    string
-	sets   []string
+	key  string
+	sets []string
+	// like stands for the class, which has its number from there and not from the sets: it
+	// keeps it when sets come and go that hold all of it or nothing.
+	like stand
+	// number is unique in the table.
 	number uint32
+}
+
+// stand is a prefix that may stand for a class.
+type stand struct {
+	prefix netip.Prefix
+	hash   uint32
+}
+
+// standOf is FNV-1a, mixed so that neighbours have nothing in common.
+func standOf(p netip.Prefix) stand {
+	h := uint32(2166136261)
+	for _, b := range p.Addr().As16() {
+		h = (h ^ uint32(b)) * 16777619
+	}
+	h = (h ^ uint32(p.Bits())) * 16777619
+	h = (h ^ h>>16) * 0x85ebca6b
+	h = (h ^ h>>13) * 0xc2b2ae35
+	return stand{p, h ^ h>>16}
+}
+
+// compare orders those of a class: the first stands for it. That is one of the widest, for
+// ranges come and go less than pods do, and of those the one with the lowest hash: of
+// n addresses that come and go in whatever order, it is every n-th that gives the class
+// another number.
+func (s stand) compare(o stand) int {
+	free := func(p netip.Prefix) int { return p.Addr().BitLen() - p.Bits() }
+	if c := cmp.Or(cmp.Compare(free(o.prefix), free(s.prefix)), cmp.Compare(s.hash, o.hash)); c != 0 {
+		return c
+	}
+	return intent.ComparePrefix(s.prefix, o.prefix)
 }
 
 // entry gives the addresses of a prefix to a class, but for those of a longer one.
@@ -57,44 +90,33 @@ type peers struct {
 	// classes by key, and how many entries they have.
 	classes map[string]*class
 	count   map[*class]int
-	// numbers are those of the classes. displaced says that one has another than its name's.
-	numbers   map[uint32]bool
+	// displaced says that a class has another number than the hash of what stands for it.
 	displaced bool
-	// all are all classes, by key.
+	// all are all classes, by number.
 	all []*class
-	// bySet are the classes that lie in a set, in no order, and dead ones that have gone.
-	bySet map[string][]*class
-	dead  int
+	// bySet are the numbers of the classes that lie in a set, sorted.
+	bySet map[string][]uint32
 }
 
 // maxTouched is how many entries are changed one by one; if more differ, all are made
 // anew.
 const maxTouched = 4096
 
-// renewed is a table, and how its classes differ from those of the table before.
-type renewed struct {
-	*peers
-	// after says that they are those of the table before, but for classes that lie in one of
-	// the sets moved. Otherwise all are new.
-	after bool
-	moved map[string]bool
-}
-
-// as reports whether the classes that lie in some sets are those of the table before.
-func (r *renewed) as(sets []string) bool {
-	return r.after && (len(r.moved) == 0 || !slices.ContainsFunc(sets, func(s string) bool { return r.moved[s] }))
-}
-
-// newPeers makes a table, from prev if it has one.
+// newPeers makes a table, from prev if it has one, and says how its classes differ from
+// those that prev has.
 func newPeers(prev *peers, key peersKey, v vpc, sets []intent.AddressSet) *renewed {
-	if prev != nil && prev.vpc == v {
-		if r := prev.with(sets); r != nil {
-			return r
-		}
+	if prev != nil && prev.vpc != v {
+		prev = nil
 	}
-	p := &peers{key: key, vpc: v, sets: sets}
-	p.fill()
-	return &renewed{peers: p}
+	var p *peers
+	if prev != nil {
+		p = prev.with(sets)
+	}
+	if p == nil {
+		p = &peers{key: key, vpc: v, sets: sets}
+		p.fill(prev)
+	}
+	return renewal(prev, p)
 }
 
 // wideAround is the longest wide prefix that holds x, by its place, or -1.
@@ -131,19 +153,41 @@ func chunkOf(p netip.Prefix) int {
 	return int((h ^ h>>16) % wide)
 }
 
-// number gives each class a number that follows from its name, so that it is the same
+// number gives each class a number that follows from what stands for it, and is the same
 // whatever other classes there are.
 func (p *peers) number() {
-	p.numbers, p.displaced = map[uint32]bool{0: true}, false
+	p.all = slices.SortedFunc(maps.Values(p.classes), func(a, b *class) int {
+		return cmp.Or(cmp.Compare(a.like.hash, b.like.hash), a.like.compare(b.like))
+	})
+	taken := map[uint32]bool{0: true}
+	p.displaced = false
 	for _, c := range p.all {
-		c.number = free(p.numbers, c.key)
-		p.displaced = p.displaced || c.number != hashOf(c.key)
+		c.number = vacant(taken, c.like.hash)
+		p.displaced = p.displaced || c.number != c.like.hash
 	}
+	slices.SortFunc(p.all, compareClasses)
+}
+
+func compareClasses(a, b *class) int { return cmp.Compare(a.number, b.number) }
+
+// classesOf are the numbers of the classes that lie in some of the sets, sorted.
+func (p *peers) classesOf(sets []string) []uint32 {
+	var out []uint32
+	for _, s := range sets {
+		out = append(out, p.bySet[s]...)
+	}
+	if len(sets) > 1 {
+		slices.Sort(out)
+		out = slices.Compact(out)
+	}
+	return out
 }
 
 // free takes the number of a name, or the next one that is free.
-func free(taken map[uint32]bool, name string) uint32 {
-	n := hashOf(name)
+func free(taken map[uint32]bool, name string) uint32 { return vacant(taken, hashOf(name)) }
+
+// vacant takes a number, or the next one that is free.
+func vacant(taken map[uint32]bool, n uint32) uint32 {
 	for taken[n] {
 		n++
 	}
@@ -160,37 +204,20 @@ func hashOf(name string) uint32 {
 	return n
 }
 
-func (p *peers) index() {
-	p.bySet, p.all, p.dead = map[string][]*class{}, make([]*class, 0, len(p.classes)), 0
-	for _, key := range slices.Sorted(maps.Keys(p.classes)) {
-		c := p.classes[key]
-		p.all = append(p.all, c)
-		for _, s := range c.sets {
-			p.bySet[s] = append(p.bySet[s], c)
-		}
-	}
-}
-
 // render makes the flows of a chunk: of its entries, those that say something that a
 // shorter one does not say already, and that longer ones do not cover. What prev has
 // already is taken from there.
 func (p *peers) render(chunk int, prev *peers) {
-	table, ahead := TableEgressPeer, TableEgress
-	if p.key.direction == intent.Ingress {
-		table, ahead = TableIngressPeer, TableIngress
-	}
 	entries := p.entries[chunk]
 	covered := make([]bool, len(entries))
 	if chunk != wide {
 		markCovered(entries, covered)
 	}
-	inVPC, onwards := is(VPC, uint64(p.vpc.vni)), to(ahead)
-	actions := map[*class][]of.Action{}
-	w := make(writer, 0, len(entries))
+	w := peersWriter{peers: p, room: len(entries), made: map[*class]*onwards{}}
 	var stack []entry // those around, but for covered ones
 	var old []entry
 	if prev != nil {
-		old = prev.entries[chunk]
+		old, w.old = prev.entries[chunk], prev.flows[chunk]
 	}
 	for i, e := range entries {
 		entries[i].flow = 0
@@ -204,29 +231,81 @@ func (p *peers) render(chunk int, prev *peers) {
 		if stack = append(stack, e); before == e.class {
 			continue
 		}
-		entries[i].flow = int32(len(w) + 1)
 		for len(old) > 0 && compareEntries(old[0], e) < 0 {
 			old = old[1:]
 		}
-		if len(old) > 0 && old[0].flow > 0 && old[0].prefix == e.prefix && old[0].class == e.class {
-			w = append(w, prev.flows[chunk][old[0].flow-1])
-			continue
+		if len(old) > 0 && old[0].flow > 0 && old[0].prefix == e.prefix && old[0].class.alike(e.class) {
+			w.take(int(old[0].flow - 1))
+		} else {
+			w.entry(e)
 		}
-		if actions[e.class] == nil {
-			actions[e.class] = []of.Action{load(PeerClass, uint64(e.class.number)), onwards}
-		}
-		f := familyOf(e.prefix.Addr())
-		peer := f.dst
-		if p.key.direction == intent.Ingress {
-			peer = f.src
-		}
-		match := of.Match{inVPC, f.ip, of.Prefix(peer, e.prefix)}
-		if e.prefix.Bits() == 0 {
-			match = match[:2]
-		}
-		w.add(table, 10+e.prefix.Bits(), e.class.text(), match, actions[e.class]...)
+		entries[i].flow = int32(w.n)
 	}
-	p.flows[chunk] = w
+	p.flows[chunk] = w.end()
+}
+
+// alike reports whether two classes of one table have the same flows.
+func (c *class) alike(o *class) bool { return c == o || c.number == o.number && c.like == o.like }
+
+// peersWriter writes the flows of a chunk: n of them, which are the first of old as long
+// as flows is nil.
+type peersWriter struct {
+	*peers
+	n     int
+	flows writer
+	old   []of.Flow
+	room  int
+	made  map[*class]*onwards
+}
+
+// differ says that something else than the next of the old flows comes.
+func (w *peersWriter) differ() {
+	if w.flows == nil {
+		w.flows = append(make(writer, 0, w.room), w.old[:w.n]...)
+	}
+}
+
+// take takes an old flow, by its place.
+func (w *peersWriter) take(at int) {
+	if w.flows != nil || at != w.n {
+		w.differ()
+		w.flows = append(w.flows, w.old[at])
+	}
+	w.n++
+}
+
+func (w *peersWriter) end() []of.Flow {
+	if w.flows == nil && w.n == len(w.old) {
+		return w.old
+	}
+	w.differ()
+	return w.flows
+}
+
+// onwards is what all flows of a class share.
+type onwards struct {
+	actions []of.Action
+	comment string
+}
+
+func (w *peersWriter) entry(e entry) {
+	table, ahead, f := TableEgressPeer, TableEgress, familyOf(e.prefix.Addr())
+	peer := f.dst
+	if w.key.direction == intent.Ingress {
+		table, ahead, peer = TableIngressPeer, TableIngress, f.src
+	}
+	m := w.made[e.class]
+	if m == nil {
+		m = &onwards{[]of.Action{load(PeerClass, uint64(e.class.number)), to(ahead)}, "in the same AddressSets as " + e.class.like.prefix.String()}
+		w.made[e.class] = m
+	}
+	match := of.Match{is(VPC, uint64(w.vpc.vni)), f.ip, of.Prefix(peer, e.prefix)}
+	if e.prefix.Bits() == 0 {
+		match = match[:2]
+	}
+	w.differ()
+	w.flows.add(table, 10+e.prefix.Bits(), m.comment, match, m.actions...)
+	w.n++
 }
 
 // said is the class that a prefix has by the flows of shorter ones.
@@ -262,13 +341,4 @@ func markCovered(entries []entry, covered []bool) {
 		}
 		stack = append(stack, open{i, size})
 	}
-}
-
-// text names the sets of a class, as many as are of use.
-func (c *class) text() string {
-	const most = 4
-	if len(c.sets) <= most {
-		return "in AddressSets " + strings.Join(c.sets, ", ")
-	}
-	return fmt.Sprintf("in AddressSets %s and %d more", strings.Join(c.sets[:most], ", "), len(c.sets)-most)
 }

@@ -1,7 +1,6 @@
 package ovs
 
 import (
-	"cmp"
 	"maps"
 	"net/netip"
 	"slices"
@@ -79,8 +78,13 @@ type change struct {
 	sets       []changed
 	// known are the classes that others become, by which of the sets hold the peer.
 	known map[becoming]*class
-	// entered are the classes that the other table lacks.
-	entered []*class
+	// left are the classes that entries had, came those that they have, with the first of
+	// them; fresh are those that the other table lacks.
+	left  map[*class]int
+	came  map[*class]stand
+	fresh []*class
+	// dirty are the chunks that are not those of the other table.
+	dirty [chunks]bool
 }
 
 type becoming struct {
@@ -91,43 +95,43 @@ type becoming struct {
 // with makes a table with other sets, in which only the entries of prefixes that entered or
 // left a set, and of those within them, may differ. It is nil if that cannot be said, and
 // all must be new.
-func (p *peers) with(sets []intent.AddressSet) *renewed {
+func (p *peers) with(sets []intent.AddressSet) *peers {
 	list, touched, ok := p.changes(sets)
-	if !ok || len(list) > 64 {
+	if !ok || len(list) > 64 || p.displaced {
 		return nil
 	}
 	next := *p
 	next.sets = sets
 	if len(touched) == 0 {
-		return &renewed{peers: &next, after: true} // names count even where nothing is in a set
+		return &next // names count even where nothing is in a set
 	}
 	affected := p.affected(touched)
 	if affected == nil {
 		return nil
 	}
 	next.classes, next.count = maps.Clone(p.classes), maps.Clone(p.count)
-	c := change{prev: p, next: &next, sets: list, known: map[becoming]*class{}}
-	var dirty [chunks]bool
-	var left []*class
+	c := change{prev: p, next: &next, sets: list, known: map[becoming]*class{}, left: map[*class]int{}, came: map[*class]stand{}}
 	for x := range affected {
 		n := chunkOf(x)
-		if !dirty[n] {
-			dirty[n], next.entries[n] = true, slices.Clone(next.entries[n])
-		}
-		if old := c.entry(n, x); old != nil {
-			left = append(left, old)
-		}
+		c.own(n)
+		c.entry(n, x)
 	}
-	moved, ok := c.classes(left)
-	if !ok {
+	if c.classes(affected); !c.numbers() {
 		return nil
 	}
-	for n := range dirty {
-		if dirty[n] {
+	for n := range c.dirty {
+		if c.dirty[n] {
 			next.render(n, p)
 		}
 	}
-	return &renewed{peers: &next, after: true, moved: moved}
+	return &next
+}
+
+// own makes a chunk one that may be changed.
+func (c *change) own(chunk int) {
+	if !c.dirty[chunk] {
+		c.dirty[chunk], c.next.entries[chunk] = true, slices.Clone(c.next.entries[chunk])
+	}
 }
 
 // affected are the touched prefixes and those of entries within them; nil if they are too
@@ -162,13 +166,14 @@ func (p *peers) affected(touched []netip.Prefix) map[netip.Prefix]bool {
 	return out
 }
 
-// entry makes the entry of one prefix anew, and returns the class that it had.
-func (c *change) entry(chunk int, x netip.Prefix) (left *class) {
+// entry makes the entry of one prefix anew.
+func (c *change) entry(chunk int, x netip.Prefix) {
 	var e entry
 	var base *class
 	if i, there := slices.BinarySearchFunc(c.prev.entries[chunk], entry{prefix: x}, compareEntries); there {
 		e = c.prev.entries[chunk][i]
-		left, base = e.class, e.class
+		base = e.class
+		c.left[base]++
 	} else {
 		base = c.prev.around(chunk, i, x)
 	}
@@ -190,6 +195,10 @@ func (c *change) entry(chunk int, x netip.Prefix) (left *class) {
 	switch {
 	case e.exact > 0:
 		e.prefix, e.class = x, c.becomes(base, held)
+		first, known := c.came[e.class]
+		if s := standOf(x); !known || s.compare(first) < 0 {
+			c.came[e.class] = s
+		}
 		c.next.count[e.class]++
 		if there {
 			entries[i] = e
@@ -199,7 +208,6 @@ func (c *change) entry(chunk int, x netip.Prefix) (left *class) {
 	case there:
 		c.next.entries[chunk] = slices.Delete(entries, i, i+1)
 	}
-	return left
 }
 
 // around is the class of the longest entry that holds x, which has none of its own and
@@ -223,100 +231,269 @@ func (c *change) becomes(base *class, held uint64) *class {
 	if out := c.known[key]; out != nil {
 		return out
 	}
-	var names []string
+	var old []string
 	if base != nil {
-		names = slices.DeleteFunc(slices.Clone(base.sets), func(name string) bool {
-			_, differs := slices.BinarySearchFunc(c.sets, name, func(s changed, name string) int { return cmp.Compare(s.name, name) })
-			return differs
-		})
+		old = base.sets
 	}
+	names := make([]string, 0, len(old)+len(c.sets))
 	for i, s := range c.sets {
+		for len(old) > 0 && old[0] < s.name {
+			names, old = append(names, old[0]), old[1:]
+		}
+		if len(old) > 0 && old[0] == s.name {
+			old = old[1:]
+		}
 		if held&(1<<i) != 0 {
 			names = append(names, s.name)
 		}
 	}
-	slices.Sort(names)
+	names = append(names, old...)
 	joined := strings.Join(names, "\n")
 	out := c.next.classes[joined]
 	if out == nil {
 		out = &class{key: joined, sets: names}
 		c.next.classes[joined] = out
-		c.entered = append(c.entered, out)
+		c.fresh = append(c.fresh, out)
 	}
 	c.known[key] = out
 	return out
 }
 
-// classes takes away those without an entry, of which one of left has gone, and numbers
-// those that have entered. It returns the sets whose classes are others than before, and
-// false if a number would not be that of a table that is made anew.
-func (c *change) classes(left []*class) (moved map[string]bool, ok bool) {
+// classes takes away those without an entry, and says what stands for those that have
+// others than before.
+func (c *change) classes(affected map[netip.Prefix]bool) {
 	p := c.next
-	var gone []*class
-	for _, old := range left {
-		if p.count[old]--; p.count[old] == 0 {
+	orphans := map[*class]stand{} // what stood for them has left
+	for old, n := range c.left {
+		first, came := c.came[old]
+		switch p.count[old] -= n; {
+		case p.count[old] == 0:
 			delete(p.count, old)
 			delete(p.classes, old.key)
-			gone = append(gone, old)
+		case affected[old.like.prefix] && !(came && first.compare(old.like) <= 0):
+			orphans[old] = stand{}
 		}
 	}
-	if len(gone)+len(c.entered) == 0 {
-		return nil, true
-	}
-	if p.displaced {
-		return nil, false
-	}
-	p.numbers = maps.Clone(p.numbers)
-	moved = map[string]bool{}
-	slices.SortFunc(gone, compareClasses)
-	for _, old := range gone {
-		delete(p.numbers, old.number)
-		for _, s := range old.sets {
-			moved[s] = true
+	c.find(orphans)
+	for old, first := range c.came {
+		if old.like.prefix.IsValid() && first.compare(old.like) < 0 {
+			orphans[old] = first
 		}
 	}
-	slices.SortFunc(c.entered, compareClasses)
-	fresh := map[string][]*class{}
-	for _, e := range c.entered {
-		if e.number = hashOf(e.key); p.numbers[e.number] {
-			return nil, false
-		}
-		p.numbers[e.number] = true
-		for _, s := range e.sets {
-			moved[s], fresh[s] = true, append(fresh[s], e)
-		}
+	for _, f := range c.fresh {
+		f.like = c.came[f]
 	}
-	p.all = exchanged(p.all, gone, c.entered)
-	if p.dead += len(gone); p.dead > len(p.all) {
-		p.index()
-		return moved, true
-	}
-	p.bySet = maps.Clone(p.bySet)
-	for s, list := range fresh {
-		p.bySet[s] = append(slices.Clip(p.bySet[s]), list...)
-	}
-	return moved, true
+	c.replace(orphans)
 }
 
-func compareClasses(a, b *class) int { return cmp.Compare(a.key, b.key) }
-
-// exchanged is a list, by key, without some of its classes and with others, both by key too.
-func exchanged(list, without, with []*class) []*class {
-	out := make([]*class, 0, len(list)+len(with)-len(without))
-	for len(without)+len(with) > 0 {
-		goes := len(with) == 0 || len(without) > 0 && without[0].key < with[0].key
-		next := &with
-		if goes {
-			next = &without
+// numbers numbers the classes that the other table lacks. It is false if a number would
+// not be that of a table that is made anew.
+func (c *change) numbers() bool {
+	p := c.next
+	p.all = make([]*class, 0, len(p.classes))
+	for _, k := range p.classes {
+		if k.number == 0 {
+			k.number = k.like.hash
 		}
-		i, _ := slices.BinarySearchFunc(list, (*next)[0], compareClasses)
-		out, list = append(out, list[:i]...), list[i:]
-		if goes {
-			list = list[1:]
-		} else {
-			out = append(out, (*next)[0])
-		}
-		*next = (*next)[1:]
+		p.all = append(p.all, k)
 	}
-	return append(out, list...)
+	slices.SortFunc(p.all, compareClasses)
+	last := uint32(0)
+	for _, k := range p.all {
+		if k.number == last {
+			return false
+		}
+		last = k.number
+	}
+	return true
+}
+
+// find finds what stands for classes.
+func (c *change) find(orphans map[*class]stand) {
+	if len(orphans) == 0 {
+		return
+	}
+	for _, entries := range c.next.entries {
+		for _, e := range entries {
+			first, orphan := orphans[e.class]
+			if !orphan {
+				continue
+			}
+			if s := standOf(e.prefix); !first.prefix.IsValid() || s.compare(first) < 0 {
+				orphans[e.class] = s
+			}
+		}
+	}
+}
+
+// replace puts classes for which something else stands in the place of others.
+func (c *change) replace(others map[*class]stand) {
+	if len(others) == 0 {
+		return
+	}
+	p := c.next
+	with := make(map[*class]*class, len(others))
+	for old, like := range others {
+		next := &class{key: old.key, sets: old.sets, like: like}
+		with[old], p.classes[old.key], p.count[next] = next, next, p.count[old]
+		delete(p.count, old)
+	}
+	for n := range p.entries {
+		if !slices.ContainsFunc(p.entries[n], func(e entry) bool { return with[e.class] != nil }) {
+			continue
+		}
+		c.own(n)
+		for i, e := range p.entries[n] {
+			if next := with[e.class]; next != nil {
+				p.entries[n][i].class = next
+			}
+		}
+	}
+}
+
+// renewed is a table, and how its classes differ from those of the table before.
+type renewed struct {
+	*peers
+	// after says that there is one before. Otherwise all are new.
+	after bool
+	// renumbered says that classes have come or gone.
+	renumbered bool
+	// altered are the numbers of classes that lie in other sets than before, and entered
+	// those sets that they have come into or left.
+	altered map[uint32]bool
+	entered map[string]bool
+	// moved are the sets in which other classes lie, by number.
+	moved map[string]*exchange
+}
+
+// exchange is which numbers have come and gone, sorted.
+type exchange struct{ gone, come []uint32 }
+
+// renewal compares a table with the one before, if there is one, and completes it.
+func renewal(prev, p *peers) *renewed {
+	r := &renewed{peers: p}
+	if prev == nil {
+		p.bySet = map[string][]uint32{}
+		for _, c := range p.all {
+			for _, s := range c.sets {
+				p.bySet[s] = append(p.bySet[s], c.number)
+			}
+		}
+		return r
+	}
+	r.after, r.altered, r.entered, r.moved = true, map[uint32]bool{}, map[string]bool{}, map[string]*exchange{}
+	for old, now := prev.all, p.all; len(old)+len(now) > 0; {
+		switch {
+		case len(now) == 0 || len(old) > 0 && old[0].number < now[0].number:
+			r.renumbered = true
+			r.differ(old[0].number, old[0].sets, nil)
+			old = old[1:]
+		case len(old) == 0 || now[0].number < old[0].number:
+			r.renumbered = true
+			r.differ(now[0].number, nil, now[0].sets)
+			now = now[1:]
+		default:
+			if old[0] != now[0] && r.differ(old[0].number, old[0].sets, now[0].sets, r.entered) {
+				r.altered[now[0].number] = true
+			}
+			old, now = old[1:], now[1:]
+		}
+	}
+	p.bySet = prev.bySet
+	if len(r.moved) > 0 {
+		p.bySet = maps.Clone(prev.bySet)
+	}
+	for s, x := range r.moved {
+		if p.bySet[s] = x.of(prev.bySet[s]); len(p.bySet[s]) == 0 {
+			delete(p.bySet, s)
+		}
+	}
+	return r
+}
+
+// differ notes the sets that only one of two classes of a number lies in, and reports
+// whether there are any.
+func (r *renewed) differ(number uint32, old, now []string, notes ...map[string]bool) (differs bool) {
+	for len(old)+len(now) > 0 {
+		if len(old) > 0 && len(now) > 0 && old[0] == now[0] {
+			old, now = old[1:], now[1:]
+			continue
+		}
+		goes := len(now) == 0 || len(old) > 0 && old[0] < now[0]
+		from := &now
+		if goes {
+			from = &old
+		}
+		s := (*from)[0]
+		*from = (*from)[1:]
+		x := r.moved[s]
+		if x == nil {
+			x = &exchange{}
+			r.moved[s] = x
+		}
+		if goes {
+			x.gone = append(x.gone, number)
+		} else {
+			x.come = append(x.come, number)
+		}
+		for _, n := range notes {
+			n[s] = true
+		}
+		differs = true
+	}
+	return differs
+}
+
+// of is a sorted list without what has gone, and with what has come.
+func (x *exchange) of(list []uint32) []uint32 {
+	out := make([]uint32, 0, len(list)+len(x.come)-len(x.gone))
+	gone, come := x.gone, x.come
+	for _, n := range list {
+		for len(come) > 0 && come[0] < n {
+			out, come = append(out, come[0]), come[1:]
+		}
+		if len(gone) > 0 && gone[0] == n {
+			gone = gone[1:]
+			continue
+		}
+		out = append(out, n)
+	}
+	return append(out, come...)
+}
+
+// as reports whether the classes that lie in some sets are those of the table before, by
+// number.
+func (r *renewed) as(sets []string) bool {
+	return r.after && (len(r.moved) == 0 || !slices.ContainsFunc(sets, func(s string) bool { return r.moved[s] != nil }))
+}
+
+// hasEntered reports whether a class that has kept its number has come into one of the
+// sets, or left it.
+func (r *renewed) hasEntered(sets []string) bool {
+	return len(r.entered) > 0 && slices.ContainsFunc(sets, func(s string) bool { return r.entered[s] })
+}
+
+// classesAfter are the same, if they were the old ones in the table before.
+func (r *renewed) classesAfter(old []uint32, sets []string) []uint32 {
+	var x exchange
+	for _, s := range sets {
+		if m := r.moved[s]; m != nil {
+			x.gone, x.come = append(x.gone, m.gone...), append(x.come, m.come...)
+		}
+	}
+	slices.Sort(x.gone)
+	slices.Sort(x.come)
+	x.gone = slices.DeleteFunc(slices.Compact(x.gone), func(n uint32) bool {
+		return slices.ContainsFunc(sets, func(s string) bool { return sortedHas(r.bySet[s], n) })
+	})
+	x.come = slices.DeleteFunc(slices.Compact(x.come), func(n uint32) bool { return sortedHas(old, n) })
+	if len(x.gone)+len(x.come) == 0 {
+		return old
+	}
+	return x.of(old)
+}
+
+func sortedHas(list []uint32, n uint32) bool {
+	_, there := slices.BinarySearch(list, n)
+	return there
 }

@@ -26,14 +26,25 @@ type listed struct {
 	used []string
 	// has4 and has6 say which families the ports of the list have.
 	has4, has6 bool
-	// classes are those that have an address in a set of the list, by key; every is all of
-	// the table, if the list names those too that it treats like strangers.
-	classes []*class
-	every   []*class
-	// fates are what the list does to each of classes, and numbers those of conducts, by key.
-	fates   map[*class]fate
+	// classes are the numbers of those that have an address in a set of the list, sorted, and
+	// fates what the list does to each.
+	classes []uint32
+	fates   []fate
+	// decisions are those of the fates, in order, and groups those who meet the same conduct;
+	// rest are strangers. most is the place of the group whose members have no flow of their
+	// own, but one for all, -1: those are the strangers.
+	decisions []*decided
+	groups    []treated
+	rest      treated
+	most      int
+	// strangers are the classes that are treated like those in no set of the list, if they
+	// have flows of their own.
+	strangers []stranger
+	// numbers are those of conducts, by key.
 	numbers map[string]uint32
 	flows   []of.Flow
+	// tail is where the flows begin that are not about one class.
+	tail int
 }
 
 // fate is what a list does to a class of peers, and the place of the flow that says so among
@@ -43,8 +54,15 @@ type fate struct {
 	flow int32
 }
 
+// stranger is a class by number, and the place of its flow.
+type stranger struct {
+	class uint32
+	flow  int32
+}
+
 // decided is what certain rules do to those whom they are about.
 type decided struct {
+	id      string // of all rules that are about them
 	conduct conduct
 	key     string // of the conduct
 	rules   []int  // those that decide
@@ -164,44 +182,18 @@ func (r *renderer) addressSets(vpc string, used map[string]bool) []intent.Addres
 
 // render makes the flows, or takes those of old if nothing differs that they depend on.
 func (l *listed) render(old *listed, p *renewed) {
-	same := old != nil && old.number == l.number && old.has4 == l.has4 && old.has6 == l.has6 && old.list.Equal(l.list)
-	if same && p.as(l.used) && (old.every == nil || len(p.moved) == 0) {
-		l.take(old)
+	same := p.after && old != nil && old.number == l.number && old.has4 == l.has4 && old.has6 == l.has6 && old.list.Equal(l.list)
+	if !same {
+		old = nil
+	} else if p.as(l.used) && (old.most < 0 || !p.renumbered) {
+		list := l.list
+		*l = *old
+		l.list = list
 		return
 	}
-	l.classes = p.classesOf(l.used)
-	if same && slices.Equal(old.classes, l.classes) && (old.every == nil || slices.Equal(old.every, p.all)) {
-		l.take(old)
-		return
-	}
-	w := listWriter{listed: l, old: &listed{}, named: map[*int]string{}, out: TableIngressPeer, table: TableEgress, register: EgressList}
-	if same {
-		w.old = old
-	}
+	w := listWriter{listed: l, old: old, named: map[*int]string{}, out: TableIngressPeer, table: TableEgress, register: EgressList}
 	if l.list.Direction == intent.Ingress {
 		w.out, w.table, w.register = TableCommit, TableIngress, IngressList
 	}
-	w.write(p.peers)
-	l.flows = w.flows
-}
-
-// take takes what was made for the same list before.
-func (l *listed) take(old *listed) {
-	l.classes, l.every, l.fates, l.numbers, l.flows = old.classes, old.every, old.fates, old.numbers, old.flows
-}
-
-// classesOf are those that have an address in some of the sets, by key.
-func (p *peers) classesOf(sets []string) (out []*class) {
-	in := map[*class]bool{}
-	for _, s := range sets {
-		for _, c := range p.bySet[s] {
-			in[c] = true
-		}
-	}
-	for _, c := range p.all {
-		if in[c] {
-			out = append(out, c)
-		}
-	}
-	return out
+	w.write(p)
 }
