@@ -23,7 +23,8 @@ import (
 //go:generate go run github.com/cilium/ebpf/cmd/bpf2go -target bpfel,bpfeb -cflags "-O2 -g -Wall -Werror -I/usr/include/x86_64-linux-gnu" wire c/wire.c
 
 // layout is the version of the maps' keys and values. A change of either in
-// wire.c bumps it, so that an upgraded agent never reads the maps of another.
+// wire.c bumps it, so that an upgraded agent never reads the maps of another; but for
+// padding that gets a meaning by which zero says what was so before.
 const (
 	layoutPrefix = "wire-v"
 	layout       = layoutPrefix + "3"

@@ -36,7 +36,8 @@ type wireFlow struct {
 		Ifindex  uint32
 		Mark     uint32
 		Ethernet [14]uint8
-		Pad      [2]uint8
+		Last     uint8
+		Pad      uint8
 	}
 }
 

@@ -26,8 +26,9 @@ type Flow struct {
 	ReplyDst netip.Addr
 	Mark     uint32
 	Zone     uint16
-	// Ended: a TCP connection that both ends have closed, or one has reset. The kernel
-	// keeps it for a while.
+	// Ended: a TCP connection that one end has reset, or closed without a packet of the
+	// other since that conntrack has seen (the flow cache keeps the other's FIN from it).
+	// The kernel keeps it for a while.
 	Ended bool
 }
 

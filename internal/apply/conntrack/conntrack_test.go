@@ -256,8 +256,8 @@ func appendState(b []byte, state byte) []byte {
 	return appendAttr(b, ctProtoInfo|attrNested, appendAttr(nil, ctProtoInfoTCP|attrNested, appendAttr(nil, ctTCPState, []byte{state})))
 }
 
-// A connection has ended once both ends have closed it; where one may still send, and where
-// the protocol says nothing, it has not.
+// A connection has ended once both ends have closed it, or one has and nothing came of the
+// other; where one still sends, and where the protocol says nothing, it has not.
 func TestParseEnded(t *testing.T) {
 	var whole []byte
 	whole = appendTuple(whole, ctTupleOrig, tuple{netip.MustParseAddr("fd00::1"), netip.MustParseAddr("fd00::2"), packet.TCP, 1, 2})
@@ -269,7 +269,7 @@ func TestParseEnded(t *testing.T) {
 		"nothing":     {nil, false},
 		"SYN_SENT":    {appendState(nil, 1), false},
 		"ESTABLISHED": {appendState(nil, 3), false},
-		"FIN_WAIT":    {appendState(nil, 4), false},
+		"FIN_WAIT":    {appendState(nil, 4), true},
 		"CLOSE_WAIT":  {appendState(nil, 5), false},
 		"LAST_ACK":    {appendState(nil, 6), true},
 		"TIME_WAIT":   {appendState(nil, 7), true},

@@ -35,7 +35,10 @@ const (
 	ctProtoInfoTCP = 1
 	ctTCPState     = 1
 
-	// States of TCP (linux/netfilter/nf_conntrack_tcp.h) in which both ends have closed.
+	// States of TCP (linux/netfilter/nf_conntrack_tcp.h) in which nobody sends any more. In
+	// FIN_WAIT one end has closed, and conntrack has seen nothing of the other since: it
+	// would see an ACK soon if that one went on.
+	tcpFinWait = 4
 	tcpLastAck = 6
 	tcpClose   = 8 // TIME_WAIT, 7, is between
 
@@ -108,12 +111,12 @@ func parse(b []byte) (e entry, ok bool) {
 	return e, ok && orig.src.IsValid() && orig.dst.IsValid() && reply.src.IsValid() && reply.dst.IsValid()
 }
 
-// ended reads what is known of the protocol: whether both ends have closed.
+// ended reads what is known of the protocol: whether nobody sends any more.
 func ended(b []byte) (over bool) {
 	attributes(b, func(typ uint16, v []byte) bool {
 		return typ != ctProtoInfoTCP || attributes(v, func(typ uint16, v []byte) bool {
 			if typ == ctTCPState && len(v) == 1 {
-				over = v[0] >= tcpLastAck && v[0] <= tcpClose
+				over = v[0] == tcpFinWait || v[0] >= tcpLastAck && v[0] <= tcpClose
 			}
 			return true
 		})

@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/fairlead-sdn/fairlead/internal/apply"
+	"github.com/fairlead-sdn/fairlead/internal/apply/conntrack"
 	"github.com/fairlead-sdn/fairlead/internal/apply/netns"
 	"github.com/fairlead-sdn/fairlead/internal/apply/nft"
 	"github.com/fairlead-sdn/fairlead/internal/intent"
@@ -358,7 +359,7 @@ func TestFlowCacheNeedsItsSetting(t *testing.T) {
 	}
 	c.report(0, apply.Options{Refresh: true})
 	c.passes(k, true)
-	if err := here.plane.Uninstall(t.Context()); err != nil {
+	if err := here.plane.links.Uninstall(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	err = here.ns.Do(func() error {
@@ -415,5 +416,100 @@ func (c *cluster) detach(m *member, name string) {
 	}
 	if err != nil {
 		c.Fatal(err)
+	}
+}
+
+// Of the ends of a connection each node's own path sees the first FIN, so that conntrack
+// knows; the FIN of the other end and the last ACK pass by.
+func TestEndsPassBy(t *testing.T) {
+	const connections = 50
+	c := newCluster(t, true, false)
+	here := c.nodes[0]
+	for i, p := range []intent.Port{here.intent.Ports[1], c.nodes[1].intent.Ports[0]} {
+		to := []*netns.NS{here.pods[1], c.nodes[1].pods[0]}[i]
+		for _, at := range eachAddr(p, 9000) {
+			before := [2]int{here.forwarded(t), c.nodes[1].forwarded(t)}
+			for range connections {
+				k := c.call("tcp", here.pods[0], to, at)
+				for _, end := range []net.Conn{k.client, k.server} {
+					if err := end.Close(); err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
+			for j, m := range c.nodes[:i+1] {
+				// SYN, SYN and ACK, ACK, FIN; and what had to give its place to another's.
+				if n := m.forwarded(t) - before[j]; n < 4*connections || n > 4*connections+connections/2 {
+					t.Errorf("node %d forwarded %d packets of %d connections to %s, want 4 of each", j, n, connections, at)
+				}
+				if n := m.running(t, at); n > 0 {
+					t.Errorf("node %d takes %d of the connections to %s for running ones", j, n, at)
+				}
+			}
+		}
+	}
+}
+
+// running are the flows to an address that conntrack of a node does not know to have ended.
+func (m *member) running(t *testing.T, to netip.AddrPort) (n int) {
+	t.Helper()
+	table, err := conntrack.Open(m.ns)
+	if err == nil {
+		_, err = table.Walk(t.Context(), []conntrack.Query{{End: to.Addr()}}, func(f conntrack.Flow) conntrack.Decision {
+			if f.Dst == to.Addr() && f.DstPort == to.Port() && !f.Ended {
+				n++
+			}
+			return conntrack.Decision{}
+		})
+		err = errors.Join(err, table.Close())
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// A connection between the ports of one that has just ended is a new one: nothing of its
+// beginning passes by.
+func TestBeginningsNeverPassBy(t *testing.T) {
+	c := newCluster(t, true, false)
+	here, there := c.nodes[0], c.nodes[1]
+	at := eachAddr(there.intent.Ports[0], 9000)[0]
+	from := net.TCPAddrFromAddrPort(netip.AddrPortFrom(here.intent.Ports[0].Addresses[0], 40000))
+	var listener net.Listener
+	err := there.pods[0].Do(func() (err error) {
+		listener, err = net.Listen("tcp", at.String())
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	for i := range 5 {
+		before := [2]int{here.forwarded(t), there.forwarded(t)}
+		var client, server net.Conn
+		d := net.Dialer{Deadline: time.Now().Add(5 * time.Second), LocalAddr: from}
+		err := here.pods[0].Do(func() (err error) {
+			// The last ACK of the connection before may still be on its way.
+			for ok := false; !ok; ok = !errors.Is(err, unix.EADDRINUSE) || time.Now().After(d.Deadline) {
+				client, err = d.DialContext(t.Context(), "tcp", at.String())
+			}
+			return err
+		})
+		if err == nil {
+			server, err = listener.Accept()
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		for j, m := range c.nodes {
+			if n := m.forwarded(t) - before[j]; n < 3 {
+				t.Errorf("connection %d: node %d forwarded %d packets, want SYN, SYN and ACK, ACK", i, j, n)
+			}
+		}
+		// The server is the first and so the one that waits; the client may use its port again.
+		if err := errors.Join(server.Close(), client.Close()); err != nil {
+			t.Fatal(err)
+		}
 	}
 }

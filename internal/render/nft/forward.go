@@ -88,7 +88,6 @@ func (r *renderer) forward() {
 		r.chain("apart", nil, apart...)
 	}
 	base := append([]nft.Rule{
-		rule("TCP that was judged", nft.Is(nft.MetaL4Proto, nft.Proto(protoTCP)), nft.NoFlag(nft.MetaMark, claims.MarkTry), seen(), nft.Verdict{Kind: nft.Accept}),
 		learn(),
 		rule("neither ICMP nor VXLAN", nft.Is(nft.MetaL4Proto, nft.Proto(protoTCP)), to("flows")),
 	}, icmpErrors(fromPorts)...)

@@ -11,6 +11,10 @@
 //	out    the program on the link that it leaves by notes where the flow goes, unless
 //	       the generation is another by now
 //
+// Conntrack must know when a connection is established and when it closes. So SYN, its
+// answer, and what completes them take the whole path, and so does the first FIN; that of
+// the other end may pass by.
+//
 // What is noted holds for half a second, so that the kernel's path sees one packet of
 // each flow in that time: conntrack keeps the flow, and what others change in rules and
 // routes counts. What the agent changes counts at once: it raises the generation.
@@ -42,7 +46,8 @@ struct flow_way {
 	__u32 ifindex;  // where it leaves
 	__u32 mark;
 	__u8 ethernet[ETH_HLEN];
-	__u8 pad[2];
+	__u8 last;  // the other end has sent its FIN; 0 if written when this was padding
+	__u8 pad;
 };
 
 struct flow {
@@ -84,17 +89,21 @@ static __always_inline __u32 flow_try(__u32 generation)
 enum kind {
 	FLOW_NONE,  // it neither passes by nor is learned from
 	FLOW_DATA,
-	FLOW_BARE,  // TCP without data
+	FLOW_BARE,    // TCP without data, and without what follows
+	FLOW_BEGIN,   // SYN
+	FLOW_ANSWER,  // SYN and ACK
+	FLOW_END,     // FIN
 };
 
 // flow_key_of reads the flow of a packet that may pass by: whole, without options or
-// extensions, with hops left, of a size that the links carry, and no beginning or end of
-// a connection. salt is another number for each packet of a flow.
+// extensions, with hops left, of a size that the links carry. salt is another number for
+// each packet of a flow.
 static __always_inline enum kind flow_key_of(struct __sk_buff *skb, struct flow_key *k, __u32 mtu, __u32 *salt)
 {
 	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
 	__u32 length = skb->len - ETH_HLEN, headers;
 	void *transport;
+	enum kind special = FLOW_NONE;
 
 	if (skb->vlan_present || skb->pkt_type)
 		return FLOW_NONE;
@@ -127,8 +136,12 @@ static __always_inline enum kind flow_key_of(struct __sk_buff *skb, struct flow_
 	}
 	if (k->protocol == FLOW_TCP) {
 		struct tcphdr *tcp = transport;
-		if ((void *)(tcp + 1) > end || tcp->syn || tcp->fin || tcp->rst || !tcp->ack || tcp->doff < 5)
+		if ((void *)(tcp + 1) > end || tcp->rst || tcp->doff < 5 || (tcp->syn ? tcp->fin : !tcp->ack))
 			return FLOW_NONE;
+		if (tcp->syn)
+			special = tcp->ack ? FLOW_ANSWER : FLOW_BEGIN;
+		else if (tcp->fin)
+			special = FLOW_END;
 		k->sport = tcp->source;
 		k->dport = tcp->dest;
 		headers += tcp->doff * 4;
@@ -146,6 +159,8 @@ static __always_inline enum kind flow_key_of(struct __sk_buff *skb, struct flow_
 	}
 	if (length < headers || (skb->gso_size ? headers + skb->gso_size : length) > mtu)
 		return FLOW_NONE;
+	if (special)
+		return special;
 	return length > headers ? FLOW_DATA : FLOW_BARE;
 }
 
@@ -208,6 +223,21 @@ static __always_inline int flow_forward(struct __sk_buff *skb, struct flow_way *
 	return bpf_redirect(to, 0);
 }
 
+// flow_ends notes that one end of a connection has sent its FIN, which conntrack is about to
+// see: that of the other end may pass by. k is the flow of the first, which leaves by the
+// given link.
+static __always_inline void flow_ends(const struct flow_key *k, __u32 ifindex)
+{
+	struct flow_key back = {.ifindex = ifindex, .mark = k->mark, .sport = k->dport, .dport = k->sport, .protocol = k->protocol};
+	__builtin_memcpy(back.src, k->dst, 16);
+	__builtin_memcpy(back.dst, k->src, 16);
+	struct flow *f = flow_place(&back);
+	// Without the lock: if another flow gets the place meanwhile, it is that one's first FIN
+	// that passes by and the second that does not.
+	if (f && flow_same(&f->key, &back))
+		f->way.last = 1;
+}
+
 // flow_pass ends a program on the way in: the packet is good, and gets our bits of the
 // mark. It passes by if its flow is known. Else the first packet of a flow asks to be
 // learned from, and later ones if that had worked before, or seldom.
@@ -224,6 +254,8 @@ static __always_inline int flow_pass(struct __sk_buff *skb, __u32 bits)
 	enum kind kind = flow_key_of(skb, &k, c->mtu, &salt);
 	if (kind == FLOW_NONE)
 		return NEXT;
+	if (kind == FLOW_ANSWER)
+		goto ask;
 	k.ifindex = skb->ifindex;
 	k.mark = bits & MARK_VNI_MASK;
 	struct flow *f = flow_place(&k);
@@ -232,12 +264,21 @@ static __always_inline int flow_pass(struct __sk_buff *skb, __u32 bits)
 	int seldom = (salt * 0x9e3779b1U) >> 29 == 0;
 	// Without the lock these are but a guess.
 	if (!flow_same(&f->key, &k)) {
-		if (kind == FLOW_DATA && !seldom)
+		if (kind >= FLOW_BEGIN || (kind == FLOW_DATA && !seldom))
 			return NEXT; // who has the place may need it more
 		bpf_spin_lock(&f->lock);
 		f->expires = 0;
 		f->key = k;
 		bpf_spin_unlock(&f->lock);
+	} else if (kind == FLOW_BEGIN) {
+		// Nothing that was learned of a connection before goes for this one.
+		if (f->expires) {
+			bpf_spin_lock(&f->lock);
+			if (flow_same(&f->key, &k))
+				f->expires = 0;
+			bpf_spin_unlock(&f->lock);
+		}
+		return NEXT;
 	} else if (f->expires) {
 		struct flow_way way;
 		__u64 now = bpf_ktime_get_ns();
@@ -245,11 +286,17 @@ static __always_inline int flow_pass(struct __sk_buff *skb, __u32 bits)
 		int good = flow_same(&f->key, &k) && f->generation == generation && f->expires > now;
 		way = f->way;
 		bpf_spin_unlock(&f->lock);
-		if (good)
+		if (good && (kind != FLOW_END || way.last))
 			return flow_forward(skb, &way);
-	} else if (!seldom) {
+		if (kind == FLOW_END) {
+			if (good)
+				flow_ends(&k, way.ifindex);
+			return NEXT;
+		}
+	} else if (kind == FLOW_END || !seldom) {
 		return NEXT;
 	}
+ask:
 	skb->mark |= flow_try(generation);
 	return NEXT;
 }
