@@ -59,7 +59,7 @@ KUBE_PACKAGES := runc conntrack nftables iptables busybox-static iproute2 gcc li
 KUBE          := .cache/kubernetes
 NODES         ?= 3
 FOCUS         ?= (\[sig-network\].*\[Conformance\])|Netpol
-TESTS         ?= smoke e2e cnp verbs
+TESTS         ?= smoke e2e cnp
 
 .PHONY: images kube-packages kube-tool kube-up kube-test kube-bench kube-faults kube-load kube-down
 
@@ -81,14 +81,14 @@ kube-test: kube-tool ## what Kubernetes' own tests say (FOCUS and TESTS choose),
 	$(if $(filter smoke,$(TESTS)),$(KUBE) smoke)
 	$(if $(filter e2e,$(TESTS)),$(KUBE) e2e '$(FOCUS)')
 	$(if $(filter cnp,$(TESTS)),$(KUBE) cnp)
-	$(if $(filter verbs,$(TESTS)),$(KUBE) verbs)
 
 kube-bench: kube-tool ## how long pods take to be Ready, and ADD's share of it
 	$(KUBE) bench
 
-kube-faults: build kube-tool ## pods come and go, agents and the API server go away: what must hold meanwhile
+kube-faults: build kube-tool ## pods come and go, agents, nodes and the API server go away: what must hold; and every right is used
 	$(KUBE) churn --fairlead $(BIN)/fairlead
 	$(KUBE) faults --fairlead $(BIN)/fairlead
+	$(KUBE) verbs
 
 kube-load: images kube-tool ## upgrade Fairlead on the running cluster to this tree
 	$(KUBE) load

@@ -48,7 +48,8 @@ func (p Plugin) Install() error {
 
 // Offer puts the network configuration where the runtime looks for it, whole, unless it is
 // there already. The runtime takes the node for ready with it. It returns what a person
-// should know: which configuration the runtime takes instead of ours, if it does.
+// should know: which configuration of another network the runtime takes instead of ours,
+// or would take without ours.
 func (p Plugin) Offer() (warning string, err error) {
 	list, err := os.ReadFile(p.List)
 	if err != nil {
@@ -59,7 +60,7 @@ func (p Plugin) Offer() (warning string, err error) {
 	}
 	path := filepath.Join(p.ConfDir, filepath.Base(p.List))
 	if there, err := os.ReadFile(path); err == nil && bytes.Equal(there, list) {
-		return p.shadowed(filepath.Base(path))
+		return p.others(filepath.Base(path))
 	}
 	if err := os.MkdirAll(p.ConfDir, 0o755); err != nil {
 		return "", fmt.Errorf("install the network configuration: %w", err)
@@ -67,20 +68,38 @@ func (p Plugin) Offer() (warning string, err error) {
 	if err := renameio.WriteFile(path, list, 0o644, renameio.WithTempDir(p.ConfDir)); err != nil {
 		return "", fmt.Errorf("install the network configuration in %s: %w", p.ConfDir, err)
 	}
-	return p.shadowed(filepath.Base(path))
+	return p.others(filepath.Base(path))
 }
 
-// shadowed says which configuration sorts before ours. A runtime takes the first.
-func (p Plugin) shadowed(name string) (string, error) {
+// others says which configurations are there beside ours. A runtime takes the first.
+func (p Plugin) others(name string) (string, error) {
 	names, err := configurations(p.ConfDir)
 	if err != nil {
 		return "", err
 	}
-	if len(names) == 0 || names[0] == name {
+	if len(names) > 0 && names[0] < name {
+		return fmt.Sprintf("%s sorts before %s in %s: the container runtime uses it, and new pods get no network from Fairlead; remove it, or give our configuration a name that sorts first",
+			names[0], name, p.ConfDir), nil
+	}
+	names = slices.DeleteFunc(names, func(other string) bool { return other == name || p.onlyLoopback(other) })
+	if len(names) == 0 {
 		return "", nil
 	}
-	return fmt.Sprintf("%s sorts before %s in %s: the container runtime uses it, and new pods get no network from Fairlead; remove it, or give our configuration a name that sorts first",
-		names[0], name, p.ConfDir), nil
+	return fmt.Sprintf("%s is also in %s: the container runtime would use it if %s were gone; remove the other network",
+		strings.Join(names, ", "), p.ConfDir, name), nil
+}
+
+// onlyLoopback reports whether a configuration is no network, as some runtimes install.
+func (p Plugin) onlyLoopback(name string) bool {
+	var c struct {
+		Type    string                  `json:"type"`
+		Plugins []struct{ Type string } `json:"plugins"`
+	}
+	raw, err := os.ReadFile(filepath.Join(p.ConfDir, name))
+	if err != nil || json.Unmarshal(raw, &c) != nil {
+		return false
+	}
+	return c.Type == "loopback" || len(c.Plugins) == 1 && c.Plugins[0].Type == "loopback"
 }
 
 // offerPlugin offers the network configuration as soon as pods can be served, and keeps it

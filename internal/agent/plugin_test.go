@@ -60,7 +60,7 @@ func TestPluginIsInstalledAndRemoved(t *testing.T) {
 			t.Fatal(err)
 		}
 		warning, err := p.Offer()
-		if err != nil || warning != "" {
+		if err != nil || !strings.HasPrefix(warning, "20-other.conflist is also in "+p.ConfDir) {
 			t.Fatalf("Offer() = %q, %v", warning, err)
 		}
 	}
@@ -134,7 +134,7 @@ func awaitNames(t *testing.T, dir string, want ...string) {
 }
 
 // The runtime takes a node for ready when it finds the configuration: it comes when pods
-// can be served, comes back when it is removed, and one that hides it is named.
+// can be served, comes back when it is removed, and others beside it are named.
 func TestConfigurationIsOfferedWhenPodsCanBeServed(t *testing.T) {
 	n := newNode(t, cluster(t))
 	n.plugin = testPlugin(t)
@@ -160,6 +160,17 @@ func TestConfigurationIsOfferedWhenPodsCanBeServed(t *testing.T) {
 	}
 	n.awaitStatus(level(health.Degraded, "05-other.conf sorts before 10-fairlead.conflist"))
 	if err := os.Remove(foreign); err != nil {
+		t.Fatal(err)
+	}
+	n.awaitStatus(level(health.OK, ""))
+	second := filepath.Join(n.plugin.ConfDir, "20-other.conflist")
+	write(t, filepath.Join(n.plugin.ConfDir, "99-loopback.conf"), `{"type":"loopback"}`)
+	write(t, second, `{"plugins":[{"type":"bridge"}]}`)
+	n.awaitStatus(level(health.Degraded, "20-other.conflist is also in "))
+	if code, out := n.cni(cniapi.Status, "", "", conf); code != 0 {
+		t.Errorf("with another network that sorts after ours, STATUS: %v", out)
+	}
+	if err := os.Remove(second); err != nil {
 		t.Fatal(err)
 	}
 	n.awaitStatus(level(health.OK, ""))

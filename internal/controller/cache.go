@@ -2,6 +2,7 @@ package controller
 
 import (
 	"maps"
+	"net/netip"
 	"sync"
 
 	corev1 "k8s.io/api/core/v1"
@@ -24,8 +25,10 @@ type cache struct {
 	netNamespaces map[string]*v1alpha1.NetNamespace
 	policies      map[string]*policyv1beta1.ClusterNetworkPolicy
 	// nodes is nil if their conditions are not the controller's.
-	nodes   map[string]plan.Node
-	changed chan struct{}
+	nodes map[string]plan.Node
+	// serviceRanges are sorted, and never changed in place.
+	serviceRanges []netip.Prefix
+	changed       chan struct{}
 }
 
 func newCache(nodes bool) *cache {
@@ -78,7 +81,7 @@ func (c *cache) objects() (plan.Objects, <-chan struct{}) {
 	return plan.Objects{
 		VPCs: maps.Clone(c.vpcs), Subnets: maps.Clone(c.subnets),
 		NodeNetworks: maps.Clone(c.nodeNetworks), NetNamespaces: maps.Clone(c.netNamespaces),
-		ClusterNetworkPolicies: maps.Clone(c.policies), Nodes: maps.Clone(c.nodes),
+		ClusterNetworkPolicies: maps.Clone(c.policies), Nodes: maps.Clone(c.nodes), ServiceRanges: c.serviceRanges,
 	}, c.changed
 }
 

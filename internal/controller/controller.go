@@ -82,6 +82,7 @@ func (c *Controller) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return c.feed.Run(ctx) })
 	g.Go(func() error { c.watchFeed(ctx); return nil })
+	g.Go(func() error { c.followServiceRanges(ctx); return nil })
 	g.Go(func() error { return c.campaign(ctx) })
 	return g.Wait()
 }

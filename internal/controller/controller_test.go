@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"go.uber.org/goleak"
 	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -160,6 +161,78 @@ func TestSubnetNumbersAndWarning(t *testing.T) {
 			t.Errorf("enlarged: %+v", got)
 		}
 	})
+}
+
+// A Subnet in the range of Services says so, until that is mended.
+func TestSubnetInTheRangeOfServices(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t)
+		services := &networkingv1.ServiceCIDR{ObjectMeta: meta("kubernetes"), Spec: networkingv1.ServiceCIDRSpec{CIDRs: []string{"10.96.0.0/16", "fd96::/112"}}}
+		c.create(services, subnet("wide", "10.96.128.0/20", "fd10::/64"), subnet("well", "10.97.0.0/16"), node(1), nodeNetwork(1))
+		p := c.start("a")
+		warned := func(name, status, message string) {
+			t.Helper()
+			time.Sleep(5 * time.Second)
+			st := get[*v1alpha1.Subnet](c, named(name)).Status
+			if got := condition(st.Conditions, "Warnings"); string(got.Status) != status || !strings.HasPrefix(got.Message, message) {
+				t.Errorf("%s: %+v", name, got)
+			}
+			if got := condition(st.Conditions, "Ready"); got.Status != "True" {
+				t.Errorf("%s: %+v", name, got)
+			}
+		}
+		warned("wide", "True", "10.96.128.0/20 overlaps the range 10.96.0.0/16 of Services")
+		if got := condition(get[*v1alpha1.Subnet](c, named("wide")).Status.Conditions, "Warnings"); got.Reason != "ServiceRange" {
+			t.Errorf("%+v", got)
+		}
+		warned("well", "", "")
+		c.create(&networkingv1.ServiceCIDR{ObjectMeta: meta("more"), Spec: networkingv1.ServiceCIDRSpec{CIDRs: []string{"10.97.4.0/24"}}})
+		warned("well", "True", "10.97.0.0/16 overlaps the range 10.97.4.0/24 of Services")
+		c.delete(datastore.KindServiceCIDR, named("more"))
+		warned("well", "False", "nothing is wrong")
+		p.link.written()
+		time.Sleep(time.Minute)
+		if w := p.link.written(); len(w) > 0 {
+			t.Errorf("written although nothing has changed: %v", w)
+		}
+	})
+}
+
+// An API server that does not have the kind, or does not show it, is asked again later, and
+// one that is away soon.
+func TestRangesOfServicesAreReadWhenTheyCanBe(t *testing.T) {
+	for name, c := range map[string]struct {
+		err   error
+		after time.Duration
+	}{
+		"unknown": {apierrors.NewNotFound(networkingv1.Resource("servicecidrs"), ""), 11 * time.Minute},
+		"refused": {apierrors.NewForbidden(networkingv1.Resource("servicecidrs"), "", errors.New("no role")), 11 * time.Minute},
+		"away":    {apierrors.NewServiceUnavailable("away"), 5 * time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newCluster(t)
+				w.create(&networkingv1.ServiceCIDR{ObjectMeta: meta("kubernetes"), Spec: networkingv1.ServiceCIDRSpec{CIDRs: []string{"10.96.0.0/16"}}}, subnet("wide", "10.96.0.0/12"))
+				p := w.start("a", func(config *Config) {
+					config.Store.(*link).bend(func(_ context.Context, verb string, kind datastore.Kind, _ datastore.Key) error {
+						if kind == datastore.KindServiceCIDR {
+							return c.err
+						}
+						return nil
+					})
+				})
+				time.Sleep(4 * time.Minute)
+				if got := condition(get[*v1alpha1.Subnet](w, named("wide")).Status.Conditions, "Warnings"); got.Status != "" {
+					t.Errorf("%+v", got)
+				}
+				p.link.bend(nil)
+				time.Sleep(c.after)
+				if got := condition(get[*v1alpha1.Subnet](w, named("wide")).Status.Conditions, "Warnings"); got.Status != "True" {
+					t.Errorf("after %s: %+v", c.after, got)
+				}
+			})
+		})
+	}
 }
 
 // Allocations come and go all the time: their numbers are written in turn.

@@ -32,6 +32,7 @@ const (
 	KindClusterNetworkPolicy Kind = "ClusterNetworkPolicy"
 	KindEvent                Kind = "Event"
 	KindLease                Kind = "Lease"
+	KindServiceCIDR          Kind = "ServiceCIDR"
 	KindDeployment           Kind = "Deployment"
 	KindVPC                  Kind = "VPC"
 	KindSubnet               Kind = "Subnet"
@@ -153,6 +154,10 @@ var resources = map[Kind]*Resource{
 		GroupVersion: coordinationv1.SchemeGroupVersion, Plural: "leases", Namespaced: true,
 		New:      newOf[coordinationv1.Lease],
 		validate: check(validateLease),
+	},
+	KindServiceCIDR: {
+		GroupVersion: networkingv1.SchemeGroupVersion, Plural: "servicecidrs", HasStatus: true,
+		New: newOf[networkingv1.ServiceCIDR],
 	},
 	KindDeployment: {
 		GroupVersion: appsv1.SchemeGroupVersion, Plural: "deployments", ShortNames: []string{"deploy"}, Namespaced: true, HasStatus: true,

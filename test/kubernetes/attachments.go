@@ -291,12 +291,7 @@ func (f *faulty) settledAllocation(ctx context.Context, a netip.Addr) (uid strin
 
 // restartAgents gives every node a new agent, whose kubelet has no reason to wait with it.
 func (f *faulty) restartAgents(ctx context.Context) error {
-	for _, args := range [][]string{{"restart", "daemonset/fairlead-agent"}, {"status", "daemonset/fairlead-agent", "--timeout=120s"}} {
-		if _, err := f.kubectl(ctx, nil, append([]string{"-n", "kube-system", "rollout"}, args...)...); err != nil {
-			return err
-		}
-	}
-	return nil
+	return f.restart(ctx, "daemonset/fairlead-agent")
 }
 
 // agentDiesAfterAdd: ADD is answered, the pod's status is not written yet, and the agent is

@@ -17,7 +17,7 @@ rules:
 
 // controlMachine is the machine of the control plane.
 func (l layout) controlMachine(nodeCIDRs bool) (machine, error) {
-	for path, text := range map[string]string{l.run("conf", "audit.yaml"): auditPolicy} {
+	for path, text := range map[string]string{l.run("conf", "audit.yaml"): auditPolicy, l.apiServerExtra(): ""} {
 		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 			return machine{}, err
 		}
@@ -33,7 +33,10 @@ func (l layout) controlMachine(nodeCIDRs bool) (machine, error) {
 	// The cluster is disposable: it need not survive the loss of power.
 	daemon("etcd", "--data-dir", l.run("etcd"), "--unsafe-no-fsync", "--log-level", "warn",
 		"--listen-client-urls", etcd, "--advertise-client-urls", etcd, "--listen-peer-urls", "http://127.0.0.1:2380")
-	daemon("kube-apiserver", l.apiServerFlags(etcd)...)
+	// What is in the file is added whenever the API server is started again.
+	m.Steps = append(m.Steps, step{Name: "kube-apiserver", Daemon: true, Command: append([]string{
+		"/bin/sh", "-c", `exec "$0" "$@" $(cat ` + l.apiServerExtra() + `)`, l.bin("kube-apiserver"),
+	}, l.apiServerFlags(etcd)...)})
 	admin := l.kubeconfig("admin")
 	m.Steps = append(m.Steps, step{Name: "ready", Command: []string{l.bin("kubectl"), "--kubeconfig", admin, "get", "--raw", "/readyz"}})
 	flags := []string{
@@ -49,6 +52,9 @@ func (l layout) controlMachine(nodeCIDRs bool) (machine, error) {
 	daemon("kube-scheduler", "--bind-address=127.0.0.1", "--kubeconfig="+l.kubeconfig("kube-scheduler"), "--leader-elect=false", "--profiling=false")
 	return m, nil
 }
+
+// apiServerExtra is the file of further flags of the API server.
+func (l layout) apiServerExtra() string { return l.run("conf", "apiserver-flags") }
 
 func (l layout) apiServerFlags(etcd string) []string {
 	return []string{
@@ -67,7 +73,7 @@ func (l layout) apiServerFlags(etcd string) []string {
 		"--proxy-client-cert-file=" + l.pki("front-proxy-client.crt"), "--proxy-client-key-file=" + l.pki("front-proxy-client.key"),
 		"--enable-aggregator-routing=true", "--profiling=false",
 		"--audit-policy-file=" + l.run("conf", "audit.yaml"), "--audit-log-path=" + l.run("audit.log"),
-		"--audit-log-maxsize=100", "--audit-log-maxbackup=1",
+		"--audit-log-maxsize=1000", "--audit-log-maxbackup=1",
 	}
 }
 

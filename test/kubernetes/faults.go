@@ -12,13 +12,11 @@ import (
 	"strconv"
 	"strings"
 	"time"
-
-	"golang.org/x/sys/unix"
 )
 
 const (
 	faultsNamespace = "faults"
-	faultsLimit     = 40 * time.Minute
+	faultsLimit     = time.Hour
 )
 
 // What must hold.
@@ -87,11 +85,15 @@ func (f *faulty) choose(away time.Duration, names []string) ([]fault, error) {
 			return errors.Join(f.agentsAreAway(ctx), f.agentWithoutWorld(ctx))
 		}},
 		{"A2", "a pod is deleted without API server and token", f.deletedBlindly},
+		{"A6", "a node vanishes, and what it has lent", f.nodeVanishes},
 		{"A8", "the agent dies between ADD and the pod's status", f.agentDiesAfterAdd},
 		{"A12", "pods are made again under the same names", f.sameNames},
 		{"plugins", "another network plugin is configured", f.foreignConfiguration},
 		{"subnets", "a namespace has no Subnet, and a Subnet is the Services' range", f.wrongSubnets},
 		{"token", "the agents' tokens expire", f.expiredToken},
+		{"node", "a node's network changes, and its runtime asks for a pod that nobody knows", f.nodeChanges},
+		{"policies", "ClusterNetworkPolicies are installed, and a policy has a problem", f.policiesAreTold},
+		{"lists", "the API server does not stream lists", f.withoutStreaming},
 		{"F7", "the API server is away", func(ctx context.Context) error { return f.apiServerAway(ctx, away) }},
 	}
 	var known []string
@@ -307,24 +309,29 @@ func (f *faulty) says(ctx context.Context, want string, args ...string) error {
 	})
 }
 
-// foreignConfiguration: another network's configuration that the runtime prefers is named
-// where people look.
+// foreignConfiguration: another network's configuration is named where people look,
+// whether the runtime prefers it or not.
 func (f *faulty) foreignConfiguration(ctx context.Context) error {
 	node := nodeName(f.Nodes)
 	r, err := f.find(node)
 	if err != nil {
 		return err
 	}
-	path := fmt.Sprintf("/proc/%d/root/etc/cni/net.d/05-other.conflist", r.Pid)
-	condition := []string{"get", "nodenetwork", node, "-o", `jsonpath={.status.conditions[?(@.type=="Ready")].message}`}
-	if err := os.WriteFile(path, []byte(`{"cniVersion": "1.0.0", "name": "other", "plugins": [{"type": "loopback"}]}`), 0o600); err != nil {
-		return err
+	condition := []string{"get", "nodenetwork", node, "-o", `jsonpath={.status.conditions[?(@.type=="Ready")].status} {.status.conditions[?(@.type=="Ready")].message}`}
+	for _, other := range []struct{ name, what, says string }{
+		{"05-other.conflist", "that hides ours", "05-other.conflist sorts before"},
+		{"20-other.conflist", "that sorts after ours", "True cni configuration: 20-other.conflist is also in"},
+	} {
+		path := fmt.Sprintf("/proc/%d/root/etc/cni/net.d/%s", r.Pid, other.name)
+		if err := os.WriteFile(path, []byte(`{"cniVersion": "1.0.0", "name": "other", "plugins": [{"type": "bridge"}]}`), 0o600); err != nil {
+			return err
+		}
+		f.check("a foreign configuration "+other.what+" is named by the node", f.says(ctx, other.says, condition...))
+		if err := os.Remove(path); err != nil {
+			return err
+		}
+		f.check("it is gone: the node is well", f.says(ctx, "True all components are well", condition...))
 	}
-	f.check("a foreign configuration that hides ours is named by the node", f.says(ctx, "05-other.conflist sorts before", condition...))
-	if err := os.Remove(path); err != nil {
-		return err
-	}
-	f.check("it is gone: the node is well", f.says(ctx, "all components are well", condition...))
 	return nil
 }
 
@@ -409,18 +416,7 @@ func (f *faulty) invalidateTokens(ctx context.Context) error {
 		return err
 	}
 	// Watches go on with the token that they began with: they end with the API server.
-	pid, err := f.daemon("control", "kube-apiserver")
-	if err != nil {
-		return err
-	}
-	if err := unix.Kill(pid, unix.SIGKILL); err != nil {
-		return fmt.Errorf("kill the API server: %w", err)
-	}
-	// It is started again by its machine.
-	return poll(ctx, 500*time.Millisecond, func() error {
-		_, err := f.kubectl(ctx, nil, "get", "--raw", "/readyz")
-		return err
-	})
+	return f.restartAPIServer(ctx)
 }
 
 // renewToken gives the agent's pod of a node a token, as its kubelet would in time.

@@ -65,8 +65,11 @@ type cniAnswer struct {
 // cni calls the plugin as a container runtime does.
 func (c *cluster) cni(node, command string, a attachment) (cniAnswer, error) {
 	const config = `{"cniVersion": "1.1.0", "name": "fairlead", "type": "fairlead-cni", "standalone": true}`
-	text, err := c.inside(node, config, "CNI_COMMAND="+command, "CNI_CONTAINERID="+a.Container, "CNI_NETNS="+a.Netns,
-		"CNI_IFNAME="+a.Interface, "CNI_PATH=/opt/cni/bin", "/opt/cni/bin/fairlead-cni")
+	argv := []string{"CNI_COMMAND=" + command, "CNI_CONTAINERID=" + a.Container, "CNI_NETNS=" + a.Netns, "CNI_IFNAME=" + a.Interface, "CNI_PATH=/opt/cni/bin"}
+	if o := a.Owner; o.Name != "" {
+		argv = append(argv, fmt.Sprintf("CNI_ARGS=IgnoreUnknown=1;K8S_POD_NAMESPACE=%s;K8S_POD_NAME=%s;K8S_POD_UID=%s", o.Namespace, o.Name, o.UID))
+	}
+	text, err := c.inside(node, config, append(argv, "/opt/cni/bin/fairlead-cni")...)
 	if err == nil {
 		return cniAnswer{}, nil
 	}

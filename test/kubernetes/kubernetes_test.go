@@ -79,7 +79,7 @@ rules:
 	}
 }
 
-func TestRightsAreEqualOrHaveAReason(t *testing.T) {
+func TestRightsGrantedAreThoseUsed(t *testing.T) {
 	watch := right{"fairlead-agent", "", "pods", "watch"}
 	list := right{"fairlead-agent", "", "pods", "list"}
 	secrets := right{"fairlead-agent", "", "secrets", "get"}
@@ -87,33 +87,15 @@ func TestRightsAreEqualOrHaveAReason(t *testing.T) {
 		granted, used, refused map[right]bool
 		want                   string
 	}{
-		"equal":             {granted: map[right]bool{watch: true}, used: map[right]bool{watch: true}},
-		"kept for a reason": {granted: map[right]bool{watch: true, list: true}, used: map[right]bool{watch: true}},
-		"never used":        {granted: map[right]bool{watch: true, list: true}, used: map[right]bool{list: true}, want: "nothing uses"},
-		"refused at first":  {granted: map[right]bool{watch: true}, used: map[right]bool{watch: true}, refused: map[right]bool{watch: true}},
-		"granted, refused":  {granted: map[right]bool{list: true}, refused: map[right]bool{list: true}, want: "was refused"},
-		"refused":           {granted: map[right]bool{list: true}, refused: map[right]bool{secrets: true}, want: "was refused"},
+		"equal":            {granted: map[right]bool{watch: true}, used: map[right]bool{watch: true}},
+		"not used":         {granted: map[right]bool{watch: true, list: true}, used: map[right]bool{watch: true}, want: "was not used"},
+		"refused at first": {granted: map[right]bool{watch: true}, used: map[right]bool{watch: true}, refused: map[right]bool{watch: true}},
+		"granted, refused": {granted: map[right]bool{list: true}, refused: map[right]bool{list: true}, want: "was refused"},
+		"refused":          {granted: map[right]bool{list: true}, refused: map[right]bool{secrets: true}, want: "was refused"},
 	} {
 		err := compareRights(c.granted, c.used, c.refused, io.Discard)
 		if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %v, want %q", name, err, c.want)
-		}
-	}
-}
-
-// Reasons are given for rights that the manifest grants, and for no others.
-func TestReasonsAreForGrantedRights(t *testing.T) {
-	raw, err := os.ReadFile("../../deploy/fairlead.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
-	granted, err := grantedRights(string(raw))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for r := range rare {
-		if !granted[r] {
-			t.Errorf("%s is not granted", r)
 		}
 	}
 }

@@ -163,6 +163,8 @@ disabled_plugins = ["io.containerd.nri.v1.nri", "io.containerd.tracing.processor
   [plugins."io.containerd.cri.v1.runtime".cni]
     bin_dirs = ["/opt/cni/bin"]
     conf_dir = "/etc/cni/net.d"
+    # Else it starts a program for each pod, to set "lo" up.
+    use_internal_loopback = true
 `, containerdSocket, runc)
 }
 

@@ -14,8 +14,17 @@ const smokeLimit = 5 * time.Minute
 
 const smokeNamespace = "smoke"
 
-// agnhostName is the image that the tests of Kubernetes use, as a node has imported it.
-func (c *cluster) agnhostName(ctx context.Context) (string, error) {
+// agnhostName is the image that the tests of Kubernetes use, as a node has imported it. A
+// kubelet tells of its images some minutes after it has started.
+func (c *cluster) agnhostName(ctx context.Context) (name string, err error) {
+	err = poll(ctx, time.Second, func() error {
+		name, err = c.reportedAgnhost(ctx)
+		return err
+	})
+	return name, err
+}
+
+func (c *cluster) reportedAgnhost(ctx context.Context) (string, error) {
 	var nodes struct {
 		Items []struct {
 			Status struct{ Images []struct{ Names []string } }

@@ -2,20 +2,34 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"slices"
 	"strings"
 )
 
-const loneNamespace = "lone"
+const (
+	loneNamespace = "lone"
+	loneTenant    = "lone-tenant"
+)
 
 const loneManifest = `apiVersion: v1
 kind: Namespace
 metadata: {name: ` + loneNamespace + `, labels: {lone: "yes"}}
 ---
+apiVersion: v1
+kind: Namespace
+metadata: {name: ` + loneTenant + `, labels: {lone: "yes"}}
+---
 apiVersion: fairlead.dev/v1alpha1
 kind: VPC
 metadata: {name: ` + loneNamespace + `}
 spec: {isolation: Tenant, namespaces: {matchLabels: {lone: "yes"}}}
+---
+apiVersion: fairlead.dev/v1alpha1
+kind: NetNamespace
+metadata: {name: ` + loneNamespace + `}
+spec: {vni: 9000002}
 `
 
 // loneSubnet is for a VPC that had none.
@@ -52,7 +66,7 @@ func (f *faulty) statusSays(ctx context.Context, want string) error {
 func (f *faulty) wrongSubnets(ctx context.Context) (err error) {
 	defer func() {
 		// The Subnets go when no pod has an address of theirs.
-		for _, what := range []string{"namespace/" + loneNamespace, "subnet/lone", "subnet/overlapping", "vpc/" + loneNamespace} {
+		for _, what := range []string{"namespace/" + loneNamespace, "namespace/" + loneTenant, "subnet/lone", "subnet/overlapping", "vpc/" + loneNamespace} {
 			if _, e := f.kubectl(context.WithoutCancel(ctx), nil, "delete", what, "--ignore-not-found", "--timeout=60s"); err == nil {
 				err = e
 			}
@@ -75,6 +89,8 @@ func (f *faulty) wrongSubnets(ctx context.Context) (err error) {
 	if err := f.apply(ctx, overlappingSubnet); err != nil {
 		return err
 	}
+	f.check("a Subnet in the range of Services says so in its conditions", f.says(ctx, "10.96.0.0/20 overlaps the range",
+		"get", "subnet", "overlapping", "-o", `jsonpath={.status.conditions[?(@.type=="Warnings")].message}`))
 	f.check("a Subnet that holds the addresses of Services is told by fairlead status", f.statusSays(ctx, "ServiceRange"))
 	if _, err := f.kubectl(ctx, nil, "delete", "subnet/overlapping", "--timeout=60s"); err != nil {
 		return err
@@ -84,6 +100,27 @@ func (f *faulty) wrongSubnets(ctx context.Context) (err error) {
 			return fmt.Errorf("fairlead status says:\n%s", out)
 		}
 		return nil
+	}))
+	f.check("a NetNamespace that was made beforehand belongs to its Namespace", f.says(ctx, "Namespace/"+loneNamespace,
+		"get", "netnamespace", loneNamespace, "-o", "jsonpath={.metadata.ownerReferences[0].kind}/{.metadata.ownerReferences[0].name}"))
+	f.check("the other Namespace of a VPC that isolates tenants has got one", f.says(ctx, "Namespace/"+loneTenant,
+		"get", "netnamespace", loneTenant, "-o", "jsonpath={.metadata.ownerReferences[0].kind}/{.metadata.ownerReferences[0].name}"))
+	return f.subnetGoes(ctx)
+}
+
+// subnetGoes: a Subnet is deleted after its last pod, and its blocks go with it.
+func (f *faulty) subnetGoes(ctx context.Context) error {
+	for _, what := range []string{"namespace/" + loneNamespace, "subnet/lone"} {
+		if _, err := f.kubectl(ctx, nil, "delete", what, "--timeout=60s"); err != nil {
+			return err
+		}
+	}
+	f.check("a Subnet is deleted: so are its blocks", f.soon(ctx, func() error {
+		all, err := f.blocks(ctx)
+		if err == nil && slices.ContainsFunc(all, func(b ipBlock) bool { return b.Spec.Subnet == "lone" }) {
+			err = errors.New("there are blocks of it")
+		}
+		return err
 	}))
 	return nil
 }

@@ -29,8 +29,8 @@ func (r right) String() string {
 }
 
 // verbs compares what Fairlead's accounts have done since the cluster was started with what
-// the manifest lets them do: an error if something was refused, or is granted, was not used
-// and has no reason to be kept.
+// the manifest lets them do. After a full run (make kube-faults) the two are equal: it is an
+// error if something was refused, or is granted and was not used.
 func (c *cluster) verbs(manifest string, w io.Writer) error {
 	raw, err := os.ReadFile(manifest)
 	if err != nil {
@@ -54,16 +54,11 @@ func (c *cluster) verbs(manifest string, w io.Writer) error {
 
 // compareRights prints what differs, and tells whether that is as it should be.
 func compareRights(granted, used, refused map[right]bool, w io.Writer) error {
-	useless, kept := 0, 0
+	unused := 0
 	for _, r := range sortedRights(granted) {
-		switch why := r.reason(); {
-		case used[r]:
-		case why != "":
-			kept++
-			fmt.Fprintf(w, "not used in this run: %s (%s)\n", r, why)
-		default:
-			useless++
-			fmt.Fprintln(w, "granted and never used:", r)
+		if !used[r] {
+			unused++
+			fmt.Fprintln(w, "granted and not used:", r)
 		}
 	}
 	wrong, early := 0, 0
@@ -76,63 +71,15 @@ func compareRights(granted, used, refused map[right]bool, w io.Writer) error {
 		wrong++
 		fmt.Fprintln(w, "refused:", r)
 	}
-	fmt.Fprintf(w, "%d rights are granted: %d were used (%d of them were refused for a moment: by an API server that was starting), %d are kept for what did not happen, %d are useless; %d others were refused\n",
-		len(granted), len(granted)-kept-useless, early, kept, useless, wrong)
+	fmt.Fprintf(w, "%d rights are granted: %d were used (%d of them were refused for a moment: by an API server that was starting), %d were not; %d others were refused\n",
+		len(granted), len(granted)-unused, early, unused, wrong)
 	switch {
 	case wrong > 0:
 		return errors.New("something was refused: grant it in deploy/chart/templates/accounts.yaml, or do not ask for it")
-	case useless > 0:
-		return errors.New("something is granted that nothing uses: remove it from deploy/chart/templates/accounts.yaml")
+	case unused > 0:
+		return errors.New("something is granted that was not used: has there been a full run (make kube-faults)? Then remove it from deploy/chart/templates/accounts.yaml")
 	}
 	return nil
-}
-
-// rare are rights that a run of the tests may do without, and when they are used. Whatever
-// is in the manifest and not here must be used.
-var rare = map[right]string{
-	{"fairlead-agent", "", "nodes", "get"}:                       "before the loans of a node that has vanished are taken back",
-	{"fairlead-agent", "", "pods", "get"}:                        "ADD of a pod that the watch has not shown yet",
-	{"fairlead-agent", fairleadGroup, "ipblocks", "delete"}:      "a block that its node has no pods in any more",
-	{"fairlead-agent", fairleadGroup, "ipblocks", "get"}:         "before an address is borrowed of another node's block",
-	{"fairlead-agent", fairleadGroup, "nodenetworks", "update"}:  "the node's addresses or MTU have changed",
-	{"fairlead-controller", "", "nodes", "get"}:                  "before the condition of a Node is set, or a vanished one's blocks are freed",
-	{"fairlead-controller", "", "namespaces", "get"}:             "before a NetNamespace whose Namespace is gone is deleted",
-	{"fairlead-controller", "", "events", "get"}:                 "an Event that somebody else has changed",
-	{"fairlead-controller", "", "events", "create"}:              "a policy with a problem",
-	{"fairlead-controller", "", "events", "update"}:              "its problem changes or comes back",
-	{"fairlead-controller", "", "events", "delete"}:              "its problem is over",
-	{"fairlead-controller", fairleadGroup, "ipblocks", "get"}:    "a node has vanished",
-	{"fairlead-controller", fairleadGroup, "ipblocks", "update"}: "a node has vanished",
-	{"fairlead-controller", fairleadGroup, "ipblocks", "delete"}: "a node has vanished",
-
-	{"fairlead-controller", fairleadGroup, "nodenetworks", "get"}:     "a node has vanished",
-	{"fairlead-controller", fairleadGroup, "nodenetworks", "delete"}:  "a node has vanished",
-	{"fairlead-controller", fairleadGroup, "netnamespaces", "create"}: "a Namespace is put into a VPC",
-	{"fairlead-controller", fairleadGroup, "netnamespaces", "update"}: "a NetNamespace that is not tied to its Namespace",
-	{"fairlead-controller", fairleadGroup, "netnamespaces", "delete"}: "a Namespace leaves its VPC",
-
-	{"fairlead-controller", fairleadGroup, "vpcs/status", "patch"}: "there is a VPC",
-
-	{"fairlead-controller", policyGroup, "clusternetworkpolicies/status", "patch"}: "there are ClusterNetworkPolicies",
-
-	{"fairlead-agent", "apiextensions.k8s.io", "customresourcedefinitions", "watch"}:      "ClusterNetworkPolicies are not installed yet",
-	{"fairlead-controller", "apiextensions.k8s.io", "customresourcedefinitions", "watch"}: "ClusterNetworkPolicies are not installed yet",
-}
-
-const (
-	fairleadGroup = "fairlead.dev"
-	policyGroup   = "policy.networking.k8s.io"
-)
-
-// reason is why a right is kept that was not used, empty if it must be used.
-func (r right) reason() string {
-	if r.verb == "list" {
-		return "API servers that do not stream lists, as those of 1.33 by default"
-	}
-	if r.resource == "clusternetworkpolicies" {
-		return "the kind is installed"
-	}
-	return rare[r]
 }
 
 func sortedRights(m map[right]bool) []right {

@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"net/netip"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -36,6 +37,8 @@ type Objects struct {
 	ClusterNetworkPolicies map[string]*policyv1beta1.ClusterNetworkPolicy
 	// Nodes whose condition NetworkUnavailable is the controller's to write.
 	Nodes map[string]Node
+	// ServiceRanges are the ranges that Services get their addresses from, sorted.
+	ServiceRanges []netip.Prefix
 	// Events that a controller of ours has written.
 	Events map[datastore.Key]*corev1.Event
 }

@@ -85,7 +85,7 @@ func (p *planner) describeSubnets() {
 		st.ObservedGeneration = o.Generation
 		v := verdict{realised: p.realised(world.KindSubnet, w.Name)}
 		_, v.inUse = p.subnets.Get(w.Name)
-		own := p.own(world.KindSubnet, w.Name)
+		own := append(p.own(world.KindSubnet, w.Name), p.serviceOverlaps(w)...)
 		if !v.inUse && len(own) == 0 {
 			own = []world.Problem{{Reason: "VPCNotReady", Message: fmt.Sprintf("its VPC %s is not in use: see the conditions of the VPC", w.VPC)}}
 		}
@@ -98,6 +98,20 @@ func (p *planner) describeSubnets() {
 		important := st.ObservedGeneration != o.Status.ObservedGeneration || !sameStanding(o.Status.Conditions, st.Conditions)
 		p.writeStatus(world.KindSubnet, next, important)
 	}
+}
+
+// serviceOverlaps are the ranges of Services that a Subnet's range overlaps.
+func (p *planner) serviceOverlaps(w *world.Subnet) []world.Problem {
+	var out []world.Problem
+	for _, cidr := range w.CIDRs {
+		for _, services := range p.Objects.ServiceRanges {
+			if cidr.Overlaps(services) {
+				out = append(out, world.Problem{Kind: world.KindSubnet, Key: world.Key{Name: w.Name}, Reason: "ServiceRange", Message: fmt.Sprintf(
+					"%s overlaps the range %s of Services: pods and Services would share addresses; make a Subnet of another range, and delete this one", cidr, services)})
+			}
+		}
+	}
+	return out
 }
 
 // judge reads the controller's own problems: warnings of an object in use, else the
@@ -115,9 +129,9 @@ func (v *verdict) judge(own []world.Problem) {
 	v.reason, v.message = own[max(stops, 0)].Reason, sentences(own)
 }
 
-// harmless are the reasons of problems for which a part of an object is left out.
+// harmless are the reasons of problems for which at most a part of an object is left out.
 func harmless() []string {
-	return []string{"InvalidAddress", "InvalidBlockSize", "InvalidCIDR", "InvalidExclude", "InvalidSelector", "InvalidTransport", "InvalidVNI", "SeveralVPCs"}
+	return []string{"InvalidAddress", "InvalidBlockSize", "InvalidCIDR", "InvalidExclude", "InvalidSelector", "InvalidTransport", "InvalidVNI", "SeveralVPCs", "ServiceRange"}
 }
 
 // conditions sets Ready, Realised and, once there has been any, Warnings.

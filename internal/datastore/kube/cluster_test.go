@@ -157,7 +157,7 @@ func (s *server) empty(t testing.TB) {
 		}
 		for _, o := range list.Items {
 			key := datastore.KeyOf(o)
-			if kind == datastore.KindNamespace && slices.Contains(keptNamespaces(), key.Name) || key.Namespace == "default" || strings.HasPrefix(key.Namespace, "kube-") {
+			if kind == datastore.KindNamespace && slices.Contains(keptNamespaces(), key.Name) || kind == datastore.KindServiceCIDR && key.Name == "kubernetes" || key.Namespace == "default" || strings.HasPrefix(key.Namespace, "kube-") {
 				continue
 			}
 			prefix := "/apis/" + r.GroupVersion.String()
