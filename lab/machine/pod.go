@@ -271,9 +271,10 @@ func (p *pod) serve(ctx context.Context) (*probe.Server, bool) {
 			if q.Protocol == "" {
 				q.Protocol = string(corev1.ProtocolTCP)
 			}
-			if q.Protocol != string(corev1.ProtocolSCTP) && !slices.Contains(ports, q) {
-				ports = append(ports, q)
+			if q.Protocol == string(corev1.ProtocolSCTP) && probe.HasSCTP() != nil || slices.Contains(ports, q) {
+				continue
 			}
+			ports = append(ports, q)
 		}
 	}
 	if !found {

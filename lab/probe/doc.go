@@ -7,7 +7,7 @@
 // the server sees them, "demo/web-0 10.128.0.7:40312". Over TCP every line that
 // the client sends is answered so, and a client that sends nothing gets one line
 // after a second; a client that speaks HTTP gets the line in an HTTP response. Over
-// UDP every datagram is answered.
+// UDP every datagram is answered. SCTP is spoken as TCP is, where the kernel has it.
 //
 // Nothing is retried: a probe reports what one attempt found.
 package probe

@@ -83,6 +83,23 @@ func TestAsk(t *testing.T) {
 	}
 }
 
+func TestSCTP(t *testing.T) {
+	if err := probe.HasSCTP(); err != nil {
+		t.Skip(err)
+	}
+	ns := loopback(t, "10.1.0.1/32", "fd01::1/128")
+	serve(t, ns, "demo/web", probe.Port{Protocol: "SCTP", Number: 9003})
+	var questions []probe.Question
+	for _, to := range []string{"10.1.0.1:9003", "[fd01::1]:9003", "10.1.0.1:9004"} {
+		questions = append(questions, probe.Question{Protocol: "SCTP", Timeout: patience, To: netip.MustParseAddrPort(to)})
+	}
+	for i, a := range probe.Ask(t.Context(), ns, questions, probe.NewSlots(probe.AtOnce)) {
+		if want := i < 2; a.Connected != want || (a.Server == "demo/web") != want {
+			t.Errorf("%s: %+v, want connected: %t", questions[i].To, a, want)
+		}
+	}
+}
+
 func TestThousands(t *testing.T) {
 	ns := loopback(t, "10.1.0.1/32")
 	var ports []probe.Port
@@ -164,7 +181,7 @@ func TestServeRefuses(t *testing.T) {
 		want string
 	}{
 		{"taken", probe.Port{Protocol: "TCP", Number: 80}, "80/TCP"},
-		{"unknown protocol", probe.Port{Protocol: "SCTP", Number: 80}, "80/SCTP"},
+		{"unknown protocol", probe.Port{Protocol: "DCCP", Number: 80}, "80/DCCP"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			if _, err := probe.Serve(ns, "demo/other", []probe.Port{tc.port}); err == nil || !strings.Contains(err.Error(), tc.want) {

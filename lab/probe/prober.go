@@ -41,7 +41,7 @@ type Question struct {
 
 // Answer is what a probe found.
 type Answer struct {
-	// Connected: TCP's handshake succeeded, or UDP's datagram was answered.
+	// Connected: the handshake of TCP or SCTP succeeded, or UDP's datagram was answered.
 	Connected bool `json:"connected"`
 	// Server and Seen are the server's name and the client's address as the server
 	// saw it, if a server of this package answered.
@@ -148,14 +148,17 @@ func openSockets(ns *os.File, batch []Question) []socket {
 	sockets := make([]socket, len(batch))
 	err := netspace.Do(ns, func() error {
 		for i, q := range batch {
-			family, kind := unix.AF_INET6, unix.SOCK_STREAM
+			family, kind, protocol := unix.AF_INET6, unix.SOCK_STREAM, 0
 			if q.To.Addr().Is4() {
 				family = unix.AF_INET
 			}
-			if q.Protocol == "UDP" {
+			switch q.Protocol {
+			case "UDP":
 				kind = unix.SOCK_DGRAM
+			case "SCTP":
+				protocol = unix.IPPROTO_SCTP
 			}
-			fd, err := unix.Socket(family, kind|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
+			fd, err := unix.Socket(family, kind|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, protocol)
 			if err != nil {
 				sockets[i].err = fmt.Errorf("open a socket: %w", err)
 				continue

@@ -31,7 +31,7 @@ const (
 
 // Port is what a server listens on.
 type Port struct {
-	// Protocol is "TCP" or "UDP".
+	// Protocol is "TCP", "UDP" or, where HasSCTP says so, "SCTP".
 	Protocol string `json:"protocol"`
 	Number   uint16 `json:"number"`
 }
@@ -86,10 +86,55 @@ func (s *Server) listen(p Port) error {
 		c := pc.(*net.UDPConn)
 		s.track(c)
 		s.wg.Go(func() { s.answerDatagrams(c) })
+	case "SCTP":
+		l, err := listenSCTP(p.Number)
+		if err != nil {
+			return err
+		}
+		s.track(l)
+		s.wg.Go(func() { s.accept(l) })
 	default:
-		return fmt.Errorf("the built-in server speaks TCP and UDP, not %s", p.Protocol)
+		return fmt.Errorf("the built-in server speaks TCP, UDP and SCTP, not %s", p.Protocol)
 	}
 	return nil
+}
+
+// HasSCTP is nil if the kernel has SCTP, and says what is missing if not.
+func HasSCTP() error {
+	fd, err := socketSCTP()
+	if err != nil {
+		return err
+	}
+	return unix.Close(fd)
+}
+
+func socketSCTP() (int, error) {
+	fd, err := unix.Socket(unix.AF_INET6, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, unix.IPPROTO_SCTP)
+	if err != nil {
+		return -1, fmt.Errorf("open a socket of SCTP: %w", err)
+	}
+	return fd, nil
+}
+
+// listenSCTP makes a one-to-one socket (RFC 6458, section 4) for both IP families. It
+// is used like one of TCP, and package net takes it for that.
+func listenSCTP(port uint16) (net.Listener, error) {
+	fd, err := socketSCTP()
+	if err != nil {
+		return nil, err
+	}
+	f := os.NewFile(uintptr(fd), "SCTP")
+	defer f.Close()
+	if err := unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_V6ONLY, 0); err != nil {
+		return nil, err
+	}
+	if err := unix.Bind(fd, &unix.SockaddrInet6{Port: int(port)}); err != nil {
+		return nil, err
+	}
+	if err := unix.Listen(fd, unix.SOMAXCONN); err != nil {
+		return nil, err
+	}
+	return net.FileListener(f)
 }
 
 // packetInfo asks for the address that a datagram was sent to, so that the answer

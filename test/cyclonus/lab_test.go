@@ -3,10 +3,7 @@ package cyclonus
 import (
 	"context"
 	"fmt"
-	"maps"
 	"net/netip"
-	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -15,8 +12,6 @@ import (
 	"github.com/mattfenwick/cyclonus/pkg/generator"
 	"github.com/mattfenwick/cyclonus/pkg/matcher"
 	corev1 "k8s.io/api/core/v1"
-	networkingv1 "k8s.io/api/networking/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/fairlead-sdn/fairlead/internal/datastore"
@@ -45,22 +40,18 @@ func TestPacketsLong(t *testing.T) {
 
 // packets plays every nth case in a lab of two nodes: after each step every pod sends to
 // every port of every other, and what is answered is what cyclonus's own matcher says.
-// The lab's pods serve TCP and UDP; about SCTP nothing is asked.
 func packets(t *testing.T, nth int) {
-	l := labtest.Up(t, lab.Options{Nodes: 2})
-	base := &arena{t: t, lab: l, ns: map[string]netip.Addr{}, keep: map[string]bool{}}
-	for _, o := range labtest.List[datastore.Object](l, datastore.KindNamespace) {
-		base.keep[string(datastore.KindNamespace)+" "+o.GetName()] = true
-	}
-	base.become(newState())
-	target := base.ns["z/c"].String() // for the cases about ipBlocks
+	a := newArena(labtest.Up(t, lab.Options{Nodes: 2}))
+	g := &game{arena: a, t: t, sctp: labprobe.HasSCTP()}
+	g.become(newState())
+	target := g.ns["z/c"].String() // for the cases about ipBlocks
 	cases := generator.NewTestCaseGenerator(true, target, []string{"x", "y", "z"}, nil, []string{
 		generator.TagMultiPeer, generator.TagUpstreamE2E, generator.TagExample, generator.TagEndPort, generator.TagNamespacesByDefaultLabel,
 	}).GenerateTestCases()
 	if len(cases) != 112 {
 		t.Errorf("cyclonus runs %d cases by default, want 112", len(cases))
 	}
-	played, steps, asked, denied := 0, 0, 0, 0
+	played, steps := 0, 0
 	for i, tc := range cases {
 		if i%nth != 0 {
 			continue
@@ -73,68 +64,58 @@ func packets(t *testing.T, nth int) {
 					t.Fatalf("case %d (%s), step %d: %v", i, tc.Description, j, err)
 				}
 			}
-			base.become(s)
-			n, d := base.compare(fmt.Sprintf("case %d (%s), step %d", i, tc.Description, j), s)
-			steps, asked, denied = steps+1, asked+n, denied+d
+			g.become(s)
+			g.compare(fmt.Sprintf("case %d (%s), step %d", i, tc.Description, j), s)
+			steps++
 		}
 	}
-	t.Logf("%d of %d cases, %d steps, %d probes, %d of them denied", played, len(cases), steps, asked, denied)
-	if denied == 0 || denied == asked {
+	t.Logf("%d of %d cases, %d steps, %d probes, %d of them denied", played, len(cases), steps, g.asked, g.denied)
+	if g.denied == 0 || g.denied == g.asked {
 		t.Error("no difference was made")
+	}
+	if g.unasked > 0 {
+		t.Run("SCTP", func(t *testing.T) {
+			t.Skipf("%d further probes of the same %d cases were not made: %v", g.unasked, played, g.sctp)
+		})
 	}
 }
 
-// arena is a lab that has the pods and policies of a state.
-type arena struct {
-	t   *testing.T
-	lab *labtest.Lab
+// game is a lab that has the pods and policies of a state of cyclonus.
+type game struct {
+	*arena
+	t *testing.T
 	// ns holds the address of each pod that runs, by NAMESPACE/NAME.
 	ns map[string]netip.Addr
-	// keep are the objects that the lab came with.
-	keep map[string]bool
+	// sctp says why the kernel cannot send SCTP; nil if it can.
+	sctp                   error
+	asked, denied, unasked int
 }
 
 // become makes the lab have what a state has: namespaces, pods, policies.
-func (a *arena) become(s *state) {
-	a.t.Helper()
-	want := map[string]datastore.Object{}
-	add := func(kind datastore.Kind, o datastore.Object) { want[string(kind)+" "+datastore.KeyOf(o).String()] = o }
+func (g *game) become(s *state) {
+	g.t.Helper()
+	var want []datastore.Object
 	for name, labels := range s.resources.Namespaces {
-		add(datastore.KindNamespace, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels}})
+		want = append(want, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels}})
 	}
 	for i, p := range s.resources.Pods {
-		add(datastore.KindPod, labPod(p, i))
+		want = append(want, labPod(p, i))
 	}
 	for _, p := range s.policies {
-		c := p.DeepCopy()
-		c.ResourceVersion = ""
-		add(datastore.KindNetworkPolicy, c)
+		want = append(want, p)
 	}
-	for _, kind := range []datastore.Kind{datastore.KindNetworkPolicy, datastore.KindPod, datastore.KindNamespace} {
-		for _, o := range labtest.List[datastore.Object](a.lab, kind) {
-			key := string(kind) + " " + datastore.KeyOf(o).String()
-			if w := want[key]; w == nil && a.keep[key] {
-				continue
-			} else if w == nil {
-				a.lab.Delete(kind, datastore.KeyOf(o).String())
-			} else if same(o, w) {
-				delete(want, key)
-			}
-		}
-	}
-	ctx, cancel := context.WithTimeout(a.t.Context(), labtest.Patience)
+	ctx, cancel := context.WithTimeout(g.t.Context(), labtest.Patience)
 	defer cancel()
-	for _, key := range slices.Sorted(maps.Keys(want)) {
-		if err := put(ctx, a.lab.Store, want[key]); err != nil {
-			a.t.Fatalf("%s: %v", key, err)
-		}
+	pods, err := g.arena.become(ctx, want)
+	if err != nil {
+		g.t.Fatal(err)
 	}
-	clear(a.ns)
-	for _, p := range a.lab.WaitPods() {
-		a.ns[p.Namespace+"/"+p.Name] = netip.MustParseAddr(p.Status.PodIP)
+	g.ns = map[string]netip.Addr{}
+	for _, p := range pods {
+		g.ns[p.Namespace+"/"+p.Name] = netip.MustParseAddr(p.Status.PodIP)
 	}
 	for _, p := range s.resources.Pods {
-		p.IP = a.ns[p.Namespace+"/"+p.Name].String()
+		p.IP = g.ns[p.Namespace+"/"+p.Name].String()
 	}
 }
 
@@ -145,72 +126,42 @@ func labPod(p *probe.Pod, i int) *corev1.Pod {
 	out.Spec.NodeName = fmt.Sprintf("node-%d", 1+i%2)
 	var ports []corev1.ContainerPort
 	for _, c := range out.Spec.Containers {
-		for _, port := range c.Ports {
-			if port.Protocol != corev1.ProtocolSCTP {
-				ports = append(ports, port)
-			}
-		}
+		ports = append(ports, c.Ports...)
 	}
 	out.Spec.Containers = []corev1.Container{{Name: "c", Image: "any", Ports: ports}}
 	return out
 }
 
-// same reports whether an object that exists need not be written.
-func same(have, want datastore.Object) bool {
-	if _, policy := want.(*networkingv1.NetworkPolicy); policy {
-		return false
-	}
-	return maps.Equal(have.GetLabels(), want.GetLabels())
-}
-
-// put creates an object, or writes the labels of one that exists, and a policy whole.
-func put(ctx context.Context, store datastore.Store, o datastore.Object) error {
-	_, err := store.Create(ctx, o)
-	if !apierrors.IsAlreadyExists(err) {
-		return err
-	}
-	r, err := datastore.LookupObject(o)
-	if err != nil {
-		return err
-	}
-	for {
-		old, err := store.Get(ctx, r.Kind, datastore.KeyOf(o))
-		if err != nil {
-			return err
-		}
-		if p, ok := o.(*networkingv1.NetworkPolicy); ok {
-			old.(*networkingv1.NetworkPolicy).Spec = p.Spec
-		}
-		old.SetLabels(o.GetLabels())
-		if _, err = store.Update(ctx, old); !apierrors.IsConflict(err) {
-			return err
-		}
-	}
-}
-
 // compare asks until everything that is answered is what the matcher says.
-func (a *arena) compare(where string, s *state) (asked, denied int) {
-	a.t.Helper()
+func (g *game) compare(where string, s *state) {
+	g.t.Helper()
 	theirs := matcher.BuildNetworkPolicies(true, s.policies)
 	questions := map[string][]labprobe.Question{}
 	want := map[string][]bool{}
 	for _, job := range (&probe.JobBuilder{}).GetJobsAllAvailableServers(s.resources, generator.ProbeModePodIP).Valid {
 		from := job.FromNamespace + "/" + job.FromPod
-		if job.Protocol == corev1.ProtocolSCTP || from == job.ToKey {
+		if from == job.ToKey {
+			continue
+		}
+		if job.Protocol == corev1.ProtocolSCTP && g.sctp != nil {
+			g.unasked++
 			continue
 		}
 		allowed := theirs.IsTrafficAllowed(job.Traffic()).IsAllowed()
 		questions[from] = append(questions[from], labprobe.Question{
-			Protocol: string(job.Protocol), To: netip.AddrPortFrom(a.ns[job.ToKey], uint16(job.ResolvedPort)), Timeout: answerTime,
+			Protocol: string(job.Protocol), To: netip.AddrPortFrom(g.ns[job.ToKey], uint16(job.ResolvedPort)), Timeout: answerTime,
 		})
 		want[from] = append(want[from], allowed)
-		asked++
+		g.asked++
 		if !allowed {
-			denied++
+			g.denied++
 		}
 	}
-	spaces := a.spaces()
-	labtest.Eventually(a.t, enforced, func() error {
+	spaces, err := g.spaces(g.t.Context())
+	if err != nil {
+		g.t.Fatal(err)
+	}
+	labtest.Eventually(g.t, enforced, func() error {
 		var wrong []string
 		slots := labprobe.NewSlots(labprobe.AtOnce)
 		answers := map[string][]labprobe.Answer{}
@@ -221,7 +172,7 @@ func (a *arena) compare(where string, s *state) (asked, denied int) {
 		results := make(chan result)
 		for from, list := range questions {
 			go func() {
-				results <- result{from, a.ask(spaces[from], list, slots)}
+				results <- result{from, g.ask(spaces[from], list, slots)}
 			}()
 		}
 		for range questions {
@@ -236,29 +187,17 @@ func (a *arena) compare(where string, s *state) (asked, denied int) {
 			}
 		}
 		if len(wrong) > 0 {
-			return fmt.Errorf("%s: %d of %d: %s", where, len(wrong), asked, strings.Join(wrong[:min(4, len(wrong))], "; "))
+			return fmt.Errorf("%s: %d wrong: %s", where, len(wrong), strings.Join(wrong[:min(4, len(wrong))], "; "))
 		}
 		return nil
 	})
-	return asked, denied
 }
 
-func (a *arena) ask(path string, list []labprobe.Question, slots *labprobe.Slots) []labprobe.Answer {
+func (g *game) ask(path string, list []labprobe.Question, slots *labprobe.Slots) []labprobe.Answer {
 	ns, err := netspace.Open(path)
 	if err != nil {
 		return make([]labprobe.Answer, len(list)) // nothing is answered
 	}
 	defer ns.Close()
-	return labprobe.Ask(a.t.Context(), ns, list, slots)
-}
-
-// spaces are the network namespaces of the pods, by NAMESPACE/NAME.
-func (a *arena) spaces() map[string]string {
-	out := map[string]string{}
-	for _, n := range a.lab.Status().Nodes {
-		for _, p := range n.State.Pods {
-			out[p.Namespace+"/"+p.Name] = filepath.Join("/proc", fmt.Sprint(n.Pid), "root/run/netns", p.Netns)
-		}
-	}
-	return out
+	return labprobe.Ask(g.t.Context(), ns, list, slots)
 }
