@@ -1,3 +1,7 @@
+//go:debug containermaxprocs=0
+//go:debug updatemaxprocs=0
+//go:debug decoratemappings=0
+
 package main
 
 import (
@@ -41,7 +45,8 @@ type refusal struct {
 func main() {
 	// While the agent works, the only goroutine waits. With further processors the
 	// runtime's watcher would not sleep but look every 20 µs, which costs a third of all
-	// that the call does.
+	// that the call does. Nor need the runtime look for limits of its cgroup before: it
+	// reads all mounts of the node for that, of which each pod has some.
 	runtime.GOMAXPROCS(1)
 	syscall.Exit(run())
 }

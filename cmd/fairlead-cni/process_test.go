@@ -3,10 +3,12 @@ package main
 import (
 	"bufio"
 	"context"
+	"debug/buildinfo"
 	"fmt"
 	"io"
 	"os"
 	"os/exec"
+	"runtime/debug"
 	"slices"
 	"strings"
 	"testing"
@@ -191,6 +193,19 @@ func TestStdoutThatNobodyReads(t *testing.T) {
 func TestConstantsAreTheContracts(t *testing.T) {
 	if socketPath != cniapi.Socket || maxConfig != cniapi.MaxConfig || maxResponse != cniapi.MaxResponse || !slices.Equal(supported(), cniapi.Versions()) {
 		t.Error("the plugin's constants differ from those of package cniapi")
+	}
+}
+
+// The runtime would read all mounts of the node with each call, several for each pod.
+func TestStartsWithoutALookAtCgroups(t *testing.T) {
+	info, err := buildinfo.ReadFile(plugin(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !slices.ContainsFunc(info.Settings, func(s debug.BuildSetting) bool {
+		return s.Key == "DefaultGODEBUG" && strings.Contains(s.Value, "containermaxprocs=0")
+	}) {
+		t.Errorf("built with %v, want DefaultGODEBUG with containermaxprocs=0", info.Settings)
 	}
 }
 

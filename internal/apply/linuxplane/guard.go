@@ -49,12 +49,17 @@ func (a *application) attachGuards(todo []linux.Guard) error {
 	var group errgroup.Group
 	group.SetLimit(guardsAtOnce)
 	for i, g := range todo {
-		group.Go(func() error {
+		attach := func() error {
 			return a.ns.Do(func() error {
 				changes[i], errs[i] = a.wire.AttachPort(g.Index)
 				return nil
 			})
-		})
+		}
+		if len(todo) > 1 {
+			group.Go(attach)
+		} else if err := attach(); err != nil { // as most often: no other thread need wake
+			return err
+		}
 	}
 	if err := group.Wait(); err != nil {
 		return err

@@ -62,6 +62,8 @@ type socket struct {
 	port uint32
 	seq  atomic.Uint32
 	sent int // size of the send buffer
+	// buf is what receive reads into.
+	buf []byte
 }
 
 // openSocket opens a socket in a network namespace (a path below /proc or
@@ -161,13 +163,15 @@ func (s *socket) send(b []byte) error {
 	})
 }
 
-// receive reads what lies ready and calls fn for each message; it returns when
-// nothing is left.
+// receive reads what lies ready and calls fn for each message, which is valid until the
+// next; it returns when nothing is left. It is not to be called twice at once.
 func (s *socket) receive(fn func(message) error) error {
 	return s.control(func(fd int) error {
-		buf := make([]byte, recvSize)
+		if s.buf == nil {
+			s.buf = make([]byte, recvSize)
+		}
 		for {
-			n, from, err := unix.Recvfrom(fd, buf, unix.MSG_DONTWAIT|unix.MSG_TRUNC)
+			n, from, err := unix.Recvfrom(fd, s.buf, unix.MSG_DONTWAIT|unix.MSG_TRUNC)
 			switch {
 			case err == unix.EINTR:
 				continue
@@ -175,13 +179,13 @@ func (s *socket) receive(fn func(message) error) error {
 				return nil
 			case err != nil:
 				return fmt.Errorf("receive from netlink: %w", err)
-			case n > len(buf):
-				return fmt.Errorf("receive from netlink: message of %d bytes, at most %d expected", n, len(buf))
+			case n > len(s.buf):
+				return fmt.Errorf("receive from netlink: message of %d bytes, at most %d expected", n, len(s.buf))
 			}
 			if nl, ok := from.(*unix.SockaddrNetlink); !ok || nl.Pid != 0 {
 				continue // not from the kernel
 			}
-			if err := messages(buf[:n], fn); err != nil {
+			if err := messages(s.buf[:n], fn); err != nil {
 				return err
 			}
 		}

@@ -37,9 +37,11 @@ const (
 	// Reads are tried again while the connection is being made.
 	unaryRetries  = 8
 	retryInterval = 250 * time.Millisecond
-	// maxRequest is etcd's own default limit for a request, in bytes.
-	maxRequest = 2 << 20
-	pageSize   = 500
+	// window is how much a server may send ahead of the reader, in bytes. It is more than a
+	// page of large objects. Of one that adapts to the network, each answer and each event
+	// would cost a ping, and its answer.
+	window   = 4 << 20
+	pageSize = 500
 )
 
 // Config of a Store.
@@ -146,6 +148,8 @@ func New(c Config) (*Store, error) {
 	}
 	options := []grpc.DialOption{
 		grpc.WithChainUnaryInterceptor(failFast),
+		grpc.WithStaticStreamWindowSize(window),
+		grpc.WithStaticConnWindowSize(window),
 		grpc.WithConnectParams(grpc.ConnectParams{
 			Backoff:           backoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: maxBackoff},
 			MinConnectTimeout: c.DialTimeout,

@@ -227,9 +227,7 @@ func (l *Loop) Run(ctx context.Context) error {
 		} else if !out.Unchanged {
 			again.Stop()
 		}
-		if !sleep(ctx, l.config.MinInterval) {
-			return nil
-		}
+		ended := time.Now()
 		asked = true
 		select {
 		case <-changed:
@@ -241,6 +239,10 @@ func (l *Loop) Run(ctx context.Context) error {
 			resync.Reset(l.config.Resync)
 			l.markStale()
 		case <-ctx.Done():
+			return nil
+		}
+		// What comes in a burst is applied together. Who comes alone wakes nobody in vain.
+		if rest := l.config.MinInterval - time.Since(ended); rest > 0 && !sleep(ctx, rest) {
 			return nil
 		}
 	}

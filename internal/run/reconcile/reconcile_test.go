@@ -153,6 +153,28 @@ func TestIdleLoopAppliesAtOnce(t *testing.T) {
 	})
 }
 
+func TestPassesKeepTheirDistance(t *testing.T) {
+	const distance = 10 * time.Millisecond
+	synctest.Test(t, func(t *testing.T) {
+		p := &plane{}
+		l, w := loop(t, p, func(c *Config) { c.MinInterval = distance })
+		synctest.Wait() // the first pass
+		start := time.Now()
+		setNode(w, "a")
+		synctest.Wait()
+		if n := p.calls(); n != 1 {
+			t.Errorf("%d passes at once after the first one, want them %v apart", n, distance)
+		}
+		// What comes meanwhile is applied with it.
+		if err := l.Wait(t.Context(), setNode(w, "b"), intent.Ref{}); err != nil {
+			t.Fatal(err)
+		}
+		if took := time.Since(start); took != distance || p.calls() != 2 {
+			t.Errorf("%d passes after %v, want the second one after %v", p.calls(), took, distance)
+		}
+	})
+}
+
 func TestPlaneIsNotAskedForTheSameIntent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := &plane{}
