@@ -171,6 +171,7 @@ type disk struct {
 	fail  error
 	dead  bool                    // the machine is off
 	live  map[string]attach.Lease // by owner
+	stuck chan struct{}           // a Save waits until it is closed
 }
 
 func (d *disk) Load() (addresses.State, error) {
@@ -180,6 +181,12 @@ func (d *disk) Load() (addresses.State, error) {
 }
 
 func (d *disk) Save(s addresses.State) error {
+	d.mu.Lock()
+	stuck := d.stuck
+	d.mu.Unlock()
+	if stuck != nil {
+		<-stuck
+	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.dead {

@@ -2,6 +2,7 @@ package addresses
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"math"
@@ -18,13 +19,14 @@ import (
 	"github.com/fairlead-sdn/fairlead/api/v1alpha1"
 	"github.com/fairlead-sdn/fairlead/internal/datastore"
 	"github.com/fairlead-sdn/fairlead/internal/ipam"
+	"github.com/fairlead-sdn/fairlead/internal/serve/attach"
 	"github.com/fairlead-sdn/fairlead/internal/world"
 )
 
 // softSave is how often the state file follows changes that need not survive.
 const softSave = time.Second
 
-// publish is the one goroutine that writes IPBlocks and the state file.
+// publish is the one goroutine that writes IPBlocks.
 func (s *Service) publish(ctx context.Context) {
 	backoff := minBackoff
 	for {
@@ -71,6 +73,7 @@ func (s *Service) report(err error) {
 	s.mu.Lock()
 	before := s.lastErr
 	s.lastErr = err
+	s.wrote()
 	s.mu.Unlock()
 	switch {
 	case err != nil && before == nil:
@@ -108,8 +111,23 @@ func (s *Service) cycle(ctx context.Context) error {
 	if err := s.confirmOffers(ctx); err != nil {
 		return fmt.Errorf("read a lent address's block: %w", err)
 	}
-	// What need not survive does not keep peers waiting.
-	return s.save(softSave, func() {})
+	wake(s.keeping)
+	return nil
+}
+
+// keep saves what need not survive, beside the publisher: peers do not wait for the disk. If
+// that fails, the publisher tries again and reports.
+func (s *Service) keep(ctx context.Context) {
+	for {
+		select {
+		case <-s.keeping:
+		case <-ctx.Done():
+			return
+		}
+		if s.save(softSave, func() {}) != nil {
+			wake(s.kick)
+		}
+	}
 }
 
 // mostWrites bounds the blocks that are written at once.
@@ -118,22 +136,26 @@ const mostWrites = 8
 // write brings the blocks into the datastore: together, as a dual-stack pod is waited for
 // in one of each family.
 func (s *Service) write(ctx context.Context, w work) error {
-	var g errgroup.Group
-	g.SetLimit(mostWrites)
 	keys := sortedKeys(w.blocks)
 	errs := make([]error, len(keys))
+	var todo []func()
 	for i, key := range keys {
 		b, recalls := w.blocks[key], w.recalls[key]
 		switch {
 		case b.State == ipam.Closing:
-			g.Go(func() error { errs[i] = s.giveUp(ctx, key, b); return errs[i] })
+			todo = append(todo, func() { errs[i] = s.giveUp(ctx, key, b) })
 		case len(recalls) > 0:
-			g.Go(func() error { errs[i] = s.recall(ctx, key, b, recalls); return errs[i] })
+			todo = append(todo, func() { errs[i] = s.recall(ctx, key, b, recalls) })
 		case w.dirty[key]:
-			g.Go(func() error { errs[i] = s.syncBlock(ctx, key, b); return errs[i] })
+			todo = append(todo, func() { errs[i] = s.syncBlock(ctx, key, b) })
 		}
 	}
-	if g.Wait() == nil {
+	if len(todo) == 1 { // as most often: no other thread need wake
+		todo[0]()
+	} else {
+		together(todo)
+	}
+	if errors.Join(errs...) == nil {
 		return nil
 	}
 	var first error
@@ -146,6 +168,15 @@ func (s *Service) write(ctx context.Context, w work) error {
 	}
 	s.redo(w)
 	return first
+}
+
+func together(todo []func()) {
+	var g errgroup.Group
+	g.SetLimit(mostWrites)
+	for _, f := range todo {
+		g.Go(func() error { f(); return nil })
+	}
+	_ = g.Wait() // the functions keep their errors
 }
 
 // begin takes the work that has gathered, and saves what others may come to rely on.
@@ -166,8 +197,12 @@ func (s *Service) begin() (work, error) {
 }
 
 // save brings the state file up to date where it must not be behind, and where it is
-// stale and that old. with is called in the moment whose state is saved.
+// stale and that old. with is called in the moment whose state is saved. Nobody waits for
+// the disk for what another caller saves only because it is stale.
 func (s *Service) save(old time.Duration, with func()) error {
+	if s.saved(old, with) {
+		return nil
+	}
 	s.saving.Lock()
 	defer s.saving.Unlock()
 	s.mu.Lock()
@@ -178,6 +213,7 @@ func (s *Service) save(old time.Duration, with func()) error {
 		return nil
 	}
 	state := snapshotState(s.Node, s.pool, s.tunnels, now)
+	s.securing = s.unsaved
 	s.unsaved, s.stale, s.savedAt = false, false, now
 	pending, taken := s.tunnelsSaved(), s.takenBack
 	s.takenBack = nil
@@ -185,6 +221,7 @@ func (s *Service) save(old time.Duration, with func()) error {
 	err := s.Records.Save(state)
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.securing = false
 	if err != nil {
 		s.unsaved, s.takenBack = true, append(s.takenBack, taken...)
 		return err
@@ -198,13 +235,24 @@ func (s *Service) save(old time.Duration, with func()) error {
 	return nil
 }
 
+// saved calls with and reports true if the state file need not be written before.
+func (s *Service) saved(old time.Duration, with func()) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.unsaved || s.securing || s.stale && time.Since(s.savedAt) >= old {
+		return false
+	}
+	with()
+	return true
+}
+
 // secure saves what the caller's addresses may rest on: a block just claimed or
 // adopted, an address just borrowed. A node that starts without the datastore would
 // know nothing of it. If the file cannot be written the addresses are given all the
 // same: the block is ours, publish tries again and reports.
 func (s *Service) secure() {
 	s.mu.Lock()
-	behind := s.unsaved
+	behind := s.unsaved || s.securing
 	s.mu.Unlock()
 	if !behind {
 		return
@@ -248,6 +296,47 @@ func (s *Service) remember(key blockKey, o *v1alpha1.IPBlock) {
 	} else {
 		s.objects[key] = o
 	}
+	s.wrote()
+}
+
+// wrote wakes whoever waits for a publication.
+func (s *Service) wrote() {
+	close(s.written)
+	s.written = make(chan struct{})
+}
+
+// Published returns when the datastore has a lease's addresses, so that other nodes learn
+// of them at any moment; or when it is known not to take them now, or ctx ends.
+func (s *Service) Published(ctx context.Context, l attach.Lease) {
+	for {
+		s.mu.Lock()
+		done, written := s.lastErr != nil || s.shows(l), s.written
+		s.mu.Unlock()
+		if done {
+			return
+		}
+		select {
+		case <-written:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// shows reports whether the objects of own blocks, as last written, have a lease's
+// addresses. What was borrowed is in the block of another node since it was lent.
+func (s *Service) shows(l attach.Lease) bool {
+	owner := v1alpha1.AddressOwner{Namespace: l.Owner.Namespace, Name: l.Owner.Name, UID: types.UID(l.Owner.UID)}
+	for _, a := range l.Addresses {
+		cidr, own := s.pool.BlockOf(l.Subnet, a)
+		if !own {
+			continue
+		}
+		if o := s.objects[blockKey{l.Subnet, cidr}]; o == nil || o.Spec.Allocations[a.String()] != owner {
+			return false
+		}
+	}
+	return true
 }
 
 // syncBlock makes an own block's object say what the pool says.

@@ -1,14 +1,17 @@
 package addresses_test
 
 import (
+	"context"
 	"log/slog"
 	"net/netip"
 	"slices"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/fairlead-sdn/fairlead/api/v1alpha1"
 	"github.com/fairlead-sdn/fairlead/internal/agent/addresses"
+	"github.com/fairlead-sdn/fairlead/internal/datastore"
 	"github.com/fairlead-sdn/fairlead/internal/datastore/memory"
 	"github.com/fairlead-sdn/fairlead/internal/serve/attach"
 	"github.com/fairlead-sdn/fairlead/internal/world"
@@ -45,6 +48,71 @@ func TestClaimedBlockIsSavedFirst(t *testing.T) {
 		a.mustAdd("q", "s")
 		if p := a.svc.Problems(); len(p) > 0 {
 			t.Errorf("after a reboot without the datastore: %v", p)
+		}
+	})
+}
+
+// A slow disk keeps no peer waiting for what need not survive.
+func TestSlowDiskDelaysNoPublication(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, "a")
+		c.subnet("s", v1alpha1.TransportOverlay, "10.128.0.0/14")
+		c.start("a")
+		a := c.nodes["a"]
+		a.mustAdd("p", "s")
+		c.settle()
+		time.Sleep(2 * time.Second) // Time of the bubble: the state file is to follow now.
+		stuck := make(chan struct{})
+		a.disk.mu.Lock()
+		a.disk.stuck = stuck
+		a.disk.mu.Unlock()
+		defer close(stuck)
+		for _, pod := range []string{"q", "r"} {
+			got := a.mustAdd(pod, "s")[0].String()
+			began := time.Now()
+			a.svc.Published(t.Context(), a.disk.live[pod])
+			for _, b := range c.blocks() {
+				if b.Spec.Allocations[got].Name != pod {
+					t.Errorf("%s of %s is not published: %v", got, pod, b.Spec.Allocations)
+				}
+			}
+			if took := time.Since(began); took > 100*time.Millisecond {
+				t.Errorf("%s was published after %s", pod, took)
+			}
+			c.settle()
+		}
+	})
+}
+
+// Who waits for a publication waits for it, but not for a datastore that is away.
+func TestPublished(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, "a")
+		c.subnet("s", v1alpha1.TransportOverlay, "10.128.0.0/14", "fd00:1::/64")
+		c.start("a")
+		a := c.nodes["a"]
+		a.mustAdd("p", "s")
+		c.settle()
+		await := func(pod string) time.Duration {
+			a.mustAdd(pod, "s")
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			began := time.Now()
+			a.svc.Published(ctx, a.disk.live[pod])
+			return time.Since(began)
+		}
+		a.link.mu.Lock()
+		a.link.before = func(string, datastore.Object) error { time.Sleep(300 * time.Millisecond); return nil }
+		a.link.mu.Unlock()
+		if took := await("slow"); took < 300*time.Millisecond || took > time.Second {
+			t.Errorf("a slow datastore is waited for %s", took)
+		}
+		a.link.set(true)
+		if took := await("away"); took > time.Second {
+			t.Errorf("a datastore that is away is waited for %s", took)
+		}
+		if took := await("still away"); took != 0 {
+			t.Errorf("a datastore that is known to be away is waited for %s", took)
 		}
 	})
 }

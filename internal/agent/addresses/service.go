@@ -23,8 +23,8 @@ import (
 
 // Timing of the loops.
 const (
-	gather       = 5 * time.Millisecond // changes that come together are published together
-	callTimeout  = 3 * time.Second      // of one datastore call
+	gather       = time.Millisecond // changes that come together are published together
+	callTimeout  = 3 * time.Second  // of one datastore call
 	minBackoff   = 50 * time.Millisecond
 	maxBackoff   = 2 * time.Second
 	housekeeping = 2 * time.Second
@@ -54,6 +54,8 @@ type Service struct {
 	Config
 	kick chan struct{} // something is to be published
 	room chan struct{} // tunnels should be looked at
+	// keeping: the state file may be stale.
+	keeping chan struct{}
 
 	// saving is held while the state file is written, so that states follow one
 	// another there. It is taken before mu.
@@ -71,10 +73,12 @@ type Service struct {
 	tunnels    map[tunnelKey]*tunnel
 	lastPod    map[string]time.Time // by Subnet: when a pod last had an address
 	unsaved    bool                 // the state file is behind, and must not be
+	securing   bool                 // what must not be behind is being written to the state file
 	stale      bool                 // the state file is behind, which does little harm
 	savedAt    time.Time
 	claiming   map[poolKey]chan struct{} // a claim is under way; holds one token
 	changed    chan struct{}             // closed when room may have appeared
+	written    chan struct{}             // closed when an own block was written, or could not be
 	conflicts  map[subnetAddr]string
 	lastErr    error
 	loans      loans
@@ -116,10 +120,10 @@ func New(c Config) (*Service, error) {
 		return nil, errors.New("addresses: Node, Store, World, Records and Logger are needed")
 	}
 	s := &Service{
-		Config: c, kick: make(chan struct{}, 1), room: make(chan struct{}, 1),
+		Config: c, kick: make(chan struct{}, 1), room: make(chan struct{}, 1), keeping: make(chan struct{}, 1),
 		pool: ipam.NewPool(c.Node), objects: map[blockKey]*v1alpha1.IPBlock{}, dirty: map[blockKey]bool{},
 		adopt: map[blockKey]bool{}, emptySince: map[blockKey]time.Time{}, tunnels: map[tunnelKey]*tunnel{},
-		lastPod: map[string]time.Time{}, claiming: map[poolKey]chan struct{}{}, changed: make(chan struct{}),
+		lastPod: map[string]time.Time{}, claiming: map[poolKey]chan struct{}{}, changed: make(chan struct{}), written: make(chan struct{}),
 		conflicts: map[subnetAddr]string{}, wantSeen: map[lenderKey]time.Time{},
 		recalls: map[blockKey][]netip.Addr{}, subnets: map[string]*world.Subnet{},
 	}
@@ -163,6 +167,7 @@ func (s *Service) load(state State) {
 func (s *Service) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { s.publish(ctx); return nil })
+	g.Go(func() error { s.keep(ctx); return nil })
 	g.Go(func() error { s.observe(ctx); return nil })
 	g.Go(func() error { s.keepTunnels(ctx, g); return nil })
 	err := g.Wait()

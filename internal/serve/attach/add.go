@@ -147,6 +147,8 @@ func (s *Service) attach(ctx context.Context, req Request, p place, t *times) (R
 		_ = s.detach(r, "ADD failed")
 		return Result{}, failf(TryAgain, cause(ctx, err), "add %s for %s: the data plane cannot apply it", id, describe(req))
 	}
+	s.awaitPublished(ctx, r)
+	t.end("published")
 	s.cfg.Log.Info("attached", "attachment", r.ID, "pod", describe(req), "addresses", r.Addresses, "subnet", r.Subnet, "duration", t.last.Sub(t.start), slog.Group("steps", t.steps...))
 	return s.result(r), nil
 }
@@ -172,6 +174,23 @@ func (s *Service) realise(ctx context.Context, r *record, t *times) error {
 		return err
 	}
 	return s.cfg.Applied.Wait(ctx, revision, portRef(r))
+}
+
+// publishWait bounds how long a pod's start waits until others can know its addresses.
+const publishWait = 100 * time.Millisecond
+
+// awaitPublished waits until other nodes can know the pod, whose policies name it by its
+// addresses: they drop what it sends before. Publishing began before the plane was asked and
+// mostly is over by now; in a burst it falls behind. Whoever comes alone does not wait, as it
+// takes longer to start than others to know. Nor does the datastore decide about a pod's start:
+// who waits too long starts all the same.
+func (s *Service) awaitPublished(ctx context.Context, r *record) {
+	if len(s.turns) == 0 {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, publishWait)
+	defer cancel()
+	s.cfg.Published(ctx, r.lease())
 }
 
 // cause prefers the reason for which a context ended over its bare error.

@@ -1,6 +1,7 @@
 package attach
 
 import (
+	"context"
 	"errors"
 	"log/slog"
 	"net/netip"
@@ -68,7 +69,7 @@ func TestAddLogsItsSteps(t *testing.T) {
 			n.world.Apply(object(world.KindPod, "ns", "p0", &world.Pod{Namespace: "ns", Name: "p0", UID: "uid-0"}))
 		})
 		n.mustAdd(requestFor(0))
-		for _, want := range []string{"steps.turn=0s", "steps.cleared=0s", "steps.placed=150ms", "steps.allocated=0s", "steps.recorded=", "steps.queued=", "steps.applied="} {
+		for _, want := range []string{"steps.turn=0s", "steps.cleared=0s", "steps.placed=150ms", "steps.allocated=0s", "steps.recorded=", "steps.queued=", "steps.applied=", "steps.published="} {
 			if !strings.Contains(log.String(), want) {
 				t.Errorf("%s is not in %s", want, log.String())
 			}
@@ -76,6 +77,44 @@ func TestAddLogsItsSteps(t *testing.T) {
 		n.mustDel(requestFor(0))
 		n.empty()
 	})
+}
+
+// While others come the answer waits until other nodes can know the pod, but not too long.
+func TestAddWaitsForPublication(t *testing.T) {
+	for name, c := range map[string]struct {
+		alone       bool
+		takes, want time.Duration
+	}{
+		"soon":  {false, 30 * time.Millisecond, 30 * time.Millisecond},
+		"never": {false, time.Hour, publishWait},
+		"alone": {true, time.Hour, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				n := start(t, options{pods: 1, edit: func(cfg *Config) {
+					cfg.Published = func(ctx context.Context, l Lease) {
+						if len(l.Addresses) != 2 || l.Owner != requestFor(0).Pod {
+							t.Errorf("waits for %v", l)
+						}
+						select {
+						case <-time.After(c.takes):
+						case <-ctx.Done():
+						}
+					}
+				}})
+				if !c.alone {
+					n.turns <- struct{}{}
+				}
+				began := time.Now()
+				n.mustAdd(requestFor(0))
+				if took := time.Since(began); took != c.want {
+					t.Errorf("ADD took %s, want %s", took, c.want)
+				}
+				n.mustDel(requestFor(0))
+				n.empty()
+			})
+		})
+	}
 }
 
 // A5.

@@ -28,6 +28,10 @@ type Config struct {
 	Pods       Pods
 	Log        *slog.Logger
 
+	// Published returns when other nodes can learn who has a lease's addresses, or when
+	// that cannot be waited for. nil: at once.
+	Published func(context.Context, Lease)
+
 	// PodTimeout bounds how long ADD waits for the world to know the pod and a
 	// Subnet for it; default 5 s. After AskAfter (200 ms) the datastore is asked.
 	PodTimeout time.Duration
@@ -91,6 +95,9 @@ func New(cfg Config) (*Service, error) {
 	setDefault(&cfg.AddTimeout, 30*time.Second)
 	setDefault(&cfg.Rest, 30*time.Second)
 	setDefault(&cfg.SweepEvery, time.Minute)
+	if cfg.Published == nil {
+		cfg.Published = func(context.Context, Lease) {}
+	}
 	if cfg.Step == nil {
 		cfg.Step = func(string) error { return nil }
 	}

@@ -108,3 +108,43 @@ func Limit(t testing.TB, d time.Duration) time.Duration {
 	}
 	return d
 }
+
+// Busy is the share of the machine's CPUs that are in use during d, from 0 to 1. While the
+// caller has nothing to do it is what others use.
+func Busy(t testing.TB, d time.Duration) float64 {
+	t.Helper()
+	busy, all := cpuTime(t)
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-t.Context().Done():
+		t.Fatal("the test ended while the CPUs were watched")
+	}
+	busyThen, allThen := cpuTime(t)
+	return (busyThen - busy) / max(1, allThen-all)
+}
+
+// cpuTime is what all CPUs together spent since the machine started, in ticks: on anything
+// but waiting, and in all (proc_stat(5)).
+func cpuTime(t testing.TB) (busy, all float64) {
+	t.Helper()
+	raw, err := os.ReadFile("/proc/stat")
+	if err != nil {
+		t.Fatalf("read what the CPUs do: %v", err)
+	}
+	first, _, _ := strings.Cut(string(raw), "\n")
+	fields := strings.Fields(first)
+	// After "cpu": user, nice, system, idle, iowait, irq, softirq, steal; what follows is
+	// counted in the first ones already.
+	for i := 1; i <= 8 && i < len(fields); i++ {
+		n, err := strconv.ParseFloat(fields[i], 64)
+		if err != nil {
+			t.Fatalf("read what the CPUs do: %v", err)
+		}
+		if all += n; i != 4 && i != 5 {
+			busy += n
+		}
+	}
+	return busy, all
+}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"net"
 	"net/netip"
 	"os"
@@ -65,9 +66,9 @@ type starter struct {
 }
 
 // P1: a hundred pods start at once, and each sends at once. Nothing forbidden may ever pass.
-// The times are the machine's too, which others use: one of some attempts has to meet them.
+// One attempt counts. Only if others used the machine's CPUs around it is there a second,
+// and if they did around that too, the times may be three times as long.
 func TestScenarioP1(t *testing.T) {
-	const attempts = 3
 	c := newCluster(t)
 	members := c.scene(firstScene)
 	p := &premiere{cluster: c, servers: map[string]*member{"node-1": members["first/server1"], "node-2": members["first/server2"]}, taps: map[string]*wire.Tap{}}
@@ -75,22 +76,46 @@ func TestScenarioP1(t *testing.T) {
 		p.taps[node] = wire.Listen(t, s.ns, s.key.String())
 	}
 	flooded := p.flood(members["first/flood"])
-	var missed []string
-	for attempt := range attempts {
-		if missed = p.attempt(attempt, flooded); len(missed) == 0 {
-			return
-		}
-		t.Logf("attempt %d: %s", attempt+1, strings.Join(missed, "; "))
+	got := p.attempt(0, flooded)
+	if missed := got.missed(1); len(missed) > 0 && got.foreign {
+		t.Logf("others use the machine: once more, as %s", strings.Join(missed, "; "))
+		got = p.attempt(1, flooded)
 	}
-	t.Errorf("%d attempts missed, the last one: %s", attempts, strings.Join(missed, "; "))
+	grace := time.Duration(1)
+	if got.foreign {
+		grace = 3
+	}
+	if missed := got.missed(grace); len(missed) > 0 {
+		t.Error(strings.Join(missed, "; "))
+	}
 }
 
-// attempt starts pods in two rounds, and returns the times that are too long.
-func (p *premiere) attempt(number int, flooded wire.Token) (missed []string) {
-	const pods, rounds = 100, 2
+// premiereTimes are those of an attempt.
+type premiereTimes struct {
+	// with and without policies are what ADD took.
+	with, without samples
+	// same node and across nodes: from ADD's reply to the arrival of a first packet.
+	same, across samples
+	// foreign: others kept half of the CPUs busy before or after.
+	foreign bool
+}
+
+// missed are the times that are too long, where limits are so many times as long.
+func (p premiereTimes) missed(grace time.Duration) (missed []string) {
+	if more, limit := p.with.quantile(0.99)-p.without.quantile(0.99), grace*200*time.Millisecond; more > limit {
+		missed = append(missed, fmt.Sprintf("policies add %s to the p99 of ADD, want %s at most", more, limit))
+	}
+	if at, limit := p.across.quantile(0.99), grace*100*time.Millisecond; at > limit {
+		missed = append(missed, fmt.Sprintf("p99 across nodes is %s, want %s at most", at, limit))
+	}
+	return missed
+}
+
+// attempt starts pods in some rounds.
+func (p *premiere) attempt(number int, flooded wire.Token) (out premiereTimes) {
+	const pods, rounds, window = 100, 4, 300 * time.Millisecond
 	t := p.t
-	var with, without samples
-	var same, across samples
+	before := labtest.Busy(t, window)
 	for round := range rounds {
 		name := fmt.Sprintf("%d-%d", number, round)
 		// What ADD takes by itself: the same where no policy selects the pods.
@@ -110,43 +135,31 @@ func (p *premiere) attempt(number int, flooded wire.Token) (missed []string) {
 				}
 			}
 		}
-		same, across = append(same, p.latencies(all, true)...), append(across, p.latencies(all, false)...)
-		with, without = append(with, added(all)...), append(without, added(free)...)
+		out.same, out.across = append(out.same, p.latencies(all, true)...), append(out.across, p.latencies(all, false)...)
+		out.with, out.without = append(out.with, added(all)...), append(out.without, added(free)...)
 		p.end(all)
 	}
-	t.Logf("ADD, %d at once: %s; without policies %s", pods, with, without)
-	t.Logf("the first packet after ADD's reply: same node %s, across nodes %s", same, across)
-	if more, limit := with.quantile(0.99)-without.quantile(0.99), burstLimit(t, 200*time.Millisecond); more > limit {
-		missed = append(missed, fmt.Sprintf("policies add %s to the p99 of ADD, want %s at most", more, limit))
-	}
-	if limit := burstLimit(t, 100*time.Millisecond); across.quantile(0.99) > limit {
-		missed = append(missed, fmt.Sprintf("p99 across nodes is %s, want %s at most", across.quantile(0.99), limit))
-	}
-	return missed
-}
-
-// burstLimit is a limit of what a hundred containers at once may take: on a machine that
-// others keep busy too, it takes as long as it takes.
-func burstLimit(t testing.TB, d time.Duration) time.Duration {
-	t.Helper()
-	if labtest.Limit(t, d) > d {
-		return 2 * time.Second
-	}
-	return d
+	after := labtest.Busy(t, window)
+	out.foreign = max(before, after) >= 0.5
+	t.Logf("ADD, %d at once: %s; without policies %s", pods, out.with, out.without)
+	t.Logf("the first packet after ADD's reply: same node %s, across nodes %s", out.same, out.across)
+	t.Logf("CPUs in use before %.0f %%, after %.0f %%", 100*before, 100*after)
+	return out
 }
 
 type samples []time.Duration
 
+// quantile is the smallest sample that a share q of all does not exceed.
 func (s samples) quantile(q float64) time.Duration {
 	sorted := slices.Sorted(slices.Values(s))
 	if len(sorted) == 0 {
 		return 0
 	}
-	return sorted[min(len(sorted)-1, int(q*float64(len(sorted))))].Round(10 * time.Microsecond)
+	return sorted[max(0, int(math.Ceil(q*float64(len(sorted))))-1)].Round(10 * time.Microsecond)
 }
 
 func (s samples) String() string {
-	return fmt.Sprintf("p50 %s, p99 %s (%d)", s.quantile(0.5), s.quantile(0.99), len(s))
+	return fmt.Sprintf("p50 %s, p99 %s, most %s (%d)", s.quantile(0.5), s.quantile(0.99), s.quantile(1), len(s))
 }
 
 func added(all []*starter) (out samples) {

@@ -8,6 +8,7 @@ import (
 	"os"
 	"regexp"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -114,7 +115,7 @@ func Open(t testing.TB, ns *os.File, name string, open func() (int, error), igno
 	fd := -1
 	err := netspace.Do(ns, func() (err error) {
 		if fd, err = open(); err == nil {
-			err = unix.SetNonblock(fd, true)
+			err = errors.Join(unix.SetNonblock(fd, true), unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_TIMESTAMPNS, 1))
 		}
 		return err
 	})
@@ -122,12 +123,16 @@ func Open(t testing.TB, ns *os.File, name string, open func() (int, error), igno
 		t.Fatalf("listen in %s: %v", name, err)
 	}
 	f := os.NewFile(uintptr(fd), name)
+	raw, err := f.SyscallConn()
+	if err != nil {
+		t.Fatalf("listen in %s: %v", name, err)
+	}
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		b := make([]byte, 1<<16)
+		b, oob := make([]byte, 1<<16), make([]byte, unix.CmsgSpace(16))
 		for {
-			n, err := f.Read(b)
+			n, at, err := receive(raw, b, oob)
 			if errors.Is(err, unix.ENETDOWN) || errors.Is(err, unix.ENOBUFS) {
 				continue // an interface was set down
 			}
@@ -135,7 +140,7 @@ func Open(t testing.TB, ns *os.File, name string, open func() (int, error), igno
 				return
 			}
 			if !ignore(b[:n]) {
-				out.note(b[:n])
+				out.note(b[:n], at)
 			}
 		}
 	}()
@@ -146,10 +151,36 @@ func Open(t testing.TB, ns *os.File, name string, open func() (int, error), igno
 	return out
 }
 
-func (t *Tap) note(b []byte) {
+// receive reads a packet, and when the kernel had it: who reads may come to that late.
+func receive(raw syscall.RawConn, b, oob []byte) (n int, at time.Time, err error) {
+	err = errors.Join(raw.Read(func(fd uintptr) bool {
+		var k int
+		n, k, _, _, err = unix.Recvmsg(int(fd), b, oob, 0)
+		if err == nil {
+			at = stamp(oob[:k])
+		}
+		return !errors.Is(err, unix.EAGAIN)
+	}), err)
+	return n, at, err
+}
+
+// stamp is the kernel's time in the control message of a packet.
+func stamp(oob []byte) time.Time {
+	list, err := unix.ParseSocketControlMessage(oob)
+	if err != nil {
+		return time.Now()
+	}
+	for _, m := range list {
+		if m.Header.Level == unix.SOL_SOCKET && m.Header.Type == unix.SO_TIMESTAMPNS && len(m.Data) >= 16 {
+			return time.Unix(int64(binary.NativeEndian.Uint64(m.Data)), int64(binary.NativeEndian.Uint64(m.Data[8:])))
+		}
+	}
+	return time.Now()
+}
+
+func (t *Tap) note(b []byte, now time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	now := time.Now()
 	for _, m := range tokens.FindAll(b, -1) {
 		k := Token(m)
 		if t.seen[k]++; t.seen[k] == 1 {
