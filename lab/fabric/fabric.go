@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
 	"github.com/fairlead-sdn/fairlead/internal/packet"
@@ -212,8 +213,8 @@ func Prepare(ns *os.File, router bool) error {
 }
 
 // Configure sets up an interface in the network namespace ns, the calling program's
-// own if ns is nil. Its addresses can be used at once, the link-local one too: the
-// plan makes no duplicates, so nobody looks for them.
+// own if ns is nil. Its addresses can be used at once, and the link-local one as soon as
+// there is a carrier: the plan makes no duplicates, so nobody looks for them.
 func Configure(ns *os.File, i Interface) error {
 	return netspace.Do(ns, func() error {
 		h, err := netlink.NewHandle(unix.NETLINK_ROUTE)
@@ -254,8 +255,37 @@ func Configure(ns *os.File, i Interface) error {
 				return err
 			}
 		}
-		return nil
+		return awaitLocal(h, i.Addresses)
 	})
+}
+
+// localPatience bounds, in seconds, how long nothing may happen before an address is usable.
+const localPatience = 10
+
+// awaitLocal waits until the thread's network namespace takes IPv6 addresses for its own:
+// the kernel confirms an address before it has made its local route.
+func awaitLocal(h *netlink.Handle, addresses []netip.Prefix) error {
+	// First listen, then look: no route can come unnoticed in between.
+	news, err := nl.Subscribe(unix.NETLINK_ROUTE, unix.RTNLGRP_IPV6_ROUTE)
+	if err != nil {
+		return fmt.Errorf("listen to routes: %w", err)
+	}
+	defer news.Close()
+	if err := news.SetReceiveTimeout(&unix.Timeval{Sec: localPatience}); err != nil {
+		return fmt.Errorf("listen to routes: %w", err)
+	}
+	for _, a := range addresses {
+		for a.Addr().Is6() {
+			r, err := h.RouteGet(a.Addr().AsSlice())
+			if err == nil && len(r) > 0 && r[0].Type == unix.RTN_LOCAL {
+				break
+			}
+			if _, _, err := news.Receive(); err != nil {
+				return fmt.Errorf("wait for the local route to %s: %w", a.Addr(), err)
+			}
+		}
+	}
+	return nil
 }
 
 func addRoute(h *netlink.Handle, link netlink.Link, dst netip.Prefix, via netip.Addr) error {
