@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -38,6 +39,9 @@ type Plane interface {
 	CheckPort(ctx context.Context, port intent.Port, mtu int) ([]apply.Difference, error)
 	// Drops are packets dropped by reason since the tables were made.
 	Drops(context.Context) (map[string]uint64, error)
+	// Shadowing names what is foreign and takes packets from what is ours, as Audit does. It
+	// costs next to nothing while nothing changes.
+	Shadowing(context.Context) ([]apply.Difference, error)
 	// Features tells, for people, what the kernel offers and what is used of it.
 	Features() []string
 }
@@ -59,6 +63,8 @@ type Config struct {
 
 	// findUnderlay replaces the function of that name in tests.
 	findUnderlay func(name string) (underlay, error)
+	// lookPeriod replaces the constant of that name in tests.
+	lookPeriod time.Duration
 }
 
 // Agent is one node's daemon. Make it with New and Run it once.
@@ -79,6 +85,7 @@ type Agent struct {
 	announcer   *announcer
 	underlay    *underlayWatch
 	foreign     foreignLog
+	shadowed    atomic.Pointer[[]world.Problem]
 	captures    captures
 
 	// compiled is the cache of the compiler, used from the loop's goroutine only.
@@ -99,6 +106,7 @@ type Agent struct {
 func New(c Config) (*Agent, error) {
 	a := &Agent{Config: c, started: time.Now(), health: health.NewRegistry(time.Now), registry: prometheus.NewRegistry(), passed: make(chan struct{}), settled: make(chan struct{})}
 	a.metrics = observe.New(a.registry)
+	a.shadowed.Store(new([]world.Problem))
 	var err error
 	if a.journal, err = journal.Open(c.StateDir); err != nil {
 		return nil, err
@@ -144,7 +152,7 @@ func (a *Agent) openAddresses() (err error) {
 		return err
 	}
 	a.attachments, err = attach.New(attach.Config{
-		Dir: filepath.Join(a.StateDir, "attachments"), World: a.world, Addresses: a.addresses, Applied: a.loop,
+		Dir: filepath.Join(a.StateDir, "attachments"), World: a.world, Addresses: a.addresses, Applied: a.loop, Published: a.addresses.Published,
 		Namespaces: a.Namespaces, Pods: pods{a.Store}, Log: a.Logger.With("component", "attachments"), Step: a.Step,
 	})
 	return err
@@ -170,6 +178,8 @@ func (a *Agent) Run(ctx context.Context) (err error) {
 		"checkpoint":  a.keepCheckpoint,
 		"health":      a.watchHealth,
 		"underlay":    a.watchUnderlay,
+		"shadows":     a.watchShadows,
+		"disk":        a.watchDisk,
 		"plugin":      a.offerPlugin,
 		"cni":         a.cniServer().Run,
 		"admin":       a.adminServer().Run,

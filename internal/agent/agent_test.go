@@ -17,8 +17,10 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/fairlead-sdn/fairlead/api/v1alpha1"
+	"github.com/fairlead-sdn/fairlead/internal/apply"
 	"github.com/fairlead-sdn/fairlead/internal/datastore"
 	"github.com/fairlead-sdn/fairlead/internal/intent"
+	"github.com/fairlead-sdn/fairlead/internal/run/health"
 	"github.com/fairlead-sdn/fairlead/internal/serve/admin"
 	"github.com/fairlead-sdn/fairlead/internal/serve/cni/cniapi"
 )
@@ -321,4 +323,72 @@ func TestSecondAgentIsRefused(t *testing.T) {
 	if code, _ := n.cni(cniapi.Status, "", "", conf); code != 0 {
 		t.Errorf("the first agent answers STATUS with code %d", code)
 	}
+}
+
+// What takes packets from ours is told as long as it is there, by the agent and to the datastore.
+func TestShadowsAreToldWhileTheyLast(t *testing.T) {
+	n := newNode(t, cluster(t))
+	n.boot()
+	message := "route 10.128.3.0/24 dev nic, which is not Fairlead's, takes packets from 10.128.0.0/14 dev fl.vxlan: remove it, or keep Fairlead's addresses out of it"
+	for _, there := range []bool{true, false} {
+		n.plane.mu.Lock()
+		n.plane.shadows = nil
+		if there {
+			n.plane.shadows = []apply.Difference{{Subsystem: "route", Object: "10.128.3.0/24 dev nic", Problem: "shadowing", Want: "10.128.0.0/14 dev fl.vxlan"}}
+		}
+		n.plane.mu.Unlock()
+		n.awaitStatus(func(s admin.Status) bool {
+			return there == slices.ContainsFunc(s.Problems, func(p admin.Problem) bool { return p.Reason == "Shadowed" && p.Message == message })
+		})
+		for deadline := time.Now().Add(patience); ; {
+			nn, err := asNodeNetwork(n.store.Get(t.Context(), kindNodeNetwork, datastore.Key{Name: "n1"}))
+			if err == nil && there == slices.ContainsFunc(nn.Status.Problems, func(p v1alpha1.ObjectProblem) bool {
+				return p.Kind == "Node" && p.Name == "n1" && p.Reason == "Shadowed" && p.Message == message
+			}) {
+				break
+			}
+			if time.Now().After(deadline) {
+				t.Fatalf("shadowed is %v, and the datastore holds %+v (%v)", there, nn, err)
+			}
+		}
+	}
+}
+
+// A disk that cannot be written is told before anybody needs it, is no reason to take the node
+// out of service, and is told no more once it can be written.
+func TestDiskThatCannotBeWritten(t *testing.T) {
+	n := newNode(t, cluster(t))
+	n.boot()
+	dir := filepath.Join(n.dir, "state")
+	n.awaitStatus(func(s admin.Status) bool { return level(s, "disk") == health.OK })
+	// Nothing can be written where somebody else's directory is, which is not empty from the first.
+	made, inTheWay := filepath.Join(n.dir, "made"), filepath.Join(dir, trial)
+	if err := os.MkdirAll(filepath.Join(made, "x"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for try := 0; ; try++ { // The agent's own file may be there just then.
+		err := os.Rename(made, inTheWay)
+		if err == nil {
+			break
+		}
+		if try == 1000 {
+			t.Fatal(err)
+		}
+	}
+	n.awaitStatus(func(s admin.Status) bool { return level(s, "disk") == health.Degraded })
+	if code, out := n.cni(cniapi.Status, "", "", conf); code != 0 {
+		t.Errorf("STATUS: code %d, %v", code, out)
+	}
+	if err := os.RemoveAll(inTheWay); err != nil {
+		t.Fatal(err)
+	}
+	n.awaitStatus(func(s admin.Status) bool { return level(s, "disk") == health.OK })
+}
+
+func level(s admin.Status, component string) health.Level {
+	i := slices.IndexFunc(s.Health, func(h health.State) bool { return h.Component == component })
+	if i < 0 {
+		return ""
+	}
+	return s.Health[i].Level
 }

@@ -40,13 +40,19 @@ func (a *Agent) loadCheckpoint() *world.Snapshot {
 }
 
 // keepCheckpoint writes the world to disk while it changes, once it is whole: an
-// incomplete world must not replace a complete one.
+// incomplete world must not replace a complete one. One that could not be written is written
+// again, whether the world changes or not.
 func (a *Agent) keepCheckpoint(ctx context.Context) error {
 	for {
 		snap, changed := a.world.Snapshot()
+		var err error
 		if snap.AllSynced() {
-			a.report("checkpoint", health.Degraded, a.saveCheckpoint(snap))
+			err = a.saveCheckpoint(snap)
+			a.report("checkpoint", health.Degraded, err)
 			wait(ctx, checkpointPeriod)
+		}
+		if err != nil && ctx.Err() == nil {
+			continue
 		}
 		select {
 		case <-changed:

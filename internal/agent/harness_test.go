@@ -43,6 +43,7 @@ type plane struct {
 	mu      sync.Mutex
 	applied chan struct{} // closed after every Apply
 	drops   error
+	shadows []apply.Difference
 }
 
 func newPlane(node string) *plane {
@@ -70,6 +71,12 @@ func (p *plane) Drops(context.Context) (map[string]uint64, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return map[string]uint64{"spoofed": 3}, p.drops
+}
+
+func (p *plane) Shadowing(context.Context) ([]apply.Difference, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.shadows, nil
 }
 
 func (p *plane) Features() []string { return []string{"memory"} }
@@ -135,7 +142,7 @@ func (n *node) config() Config {
 			Node: "n1", Plane: "linux", StateDir: filepath.Join(n.dir, "state"), RunDir: filepath.Join(n.dir, "run"),
 			Resync: config.Duration{Duration: time.Minute},
 		},
-		Version: "v9", Store: n.store, Plane: n.plane, Namespaces: &n.spaces, Plugin: n.plugin, Logger: slog.New(slog.DiscardHandler),
+		lookPeriod: time.Millisecond, Version: "v9", Store: n.store, Plane: n.plane, Namespaces: &n.spaces, Plugin: n.plugin, Logger: slog.New(slog.DiscardHandler),
 		findUnderlay: func(string) (underlay, error) {
 			return underlay{device: "eth0", addresses: prefixes("172.30.0.11/24"), mtu: 1500}, nil
 		},

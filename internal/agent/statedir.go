@@ -52,12 +52,29 @@ func unfinished(dir string, names ...string) []string {
 	return out
 }
 
+// tryWrite says why nothing can be written to a directory. What it writes is like a record: it
+// takes an inode and a block, and is gone again before it is on the disk.
+func tryWrite(dir string) error {
+	path := filepath.Join(dir, trial)
+	err := os.WriteFile(path, make([]byte, 4096), 0o600)
+	if rerr := os.Remove(path); err == nil {
+		err = rerr
+	}
+	if err != nil {
+		return fmt.Errorf("the state directory cannot be written, no pod can be started: free space, or make it writable: %w", err)
+	}
+	return nil
+}
+
+// trial is the name of what tryWrite writes.
+const trial = "trial"
+
 // Files are the paths of what an agent writes on a node's disk: the records of attachments
 // and addresses, the checkpoint, the journal and the sockets.
 func Files(c config.Agent) []string {
 	return append([]string{
 		filepath.Join(c.StateDir, "attachments"), filepath.Join(c.StateDir, "addresses.json"),
-		filepath.Join(c.StateDir, "world.checkpoint"),
+		filepath.Join(c.StateDir, "world.checkpoint"), filepath.Join(c.StateDir, trial),
 		filepath.Join(c.StateDir, "journal.jsonl"), filepath.Join(c.StateDir, "journal.jsonl.1"),
 		filepath.Join(c.RunDir, "cni.sock"), filepath.Join(c.RunDir, "cni.sock.lock"),
 		filepath.Join(c.RunDir, "admin.sock"), filepath.Join(c.RunDir, "admin.sock.lock"),

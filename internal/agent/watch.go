@@ -29,6 +29,10 @@ const (
 	foreignKept    = 100
 	foreignFor     = time.Hour
 	underlayPeriod = time.Second
+	// lookPeriod is how often it is asked what shadows ours, and whether the disk can be
+	// written. After a look for shadows there is rest for lookShare times what it took, at least.
+	lookPeriod = 5 * time.Second
+	lookShare  = 200
 )
 
 // foreignLog keeps what others changed, bounded.
@@ -131,6 +135,78 @@ func (a *Agent) watchUnderlay(ctx context.Context) error {
 	}
 }
 
+// watchShadows keeps what is known of foreign routes, rules and flows that take packets from
+// ours: nothing of ours is missing then, and traffic goes elsewhere.
+func (a *Agent) watchShadows(ctx context.Context) error {
+	period := cmp.Or(a.lookPeriod, lookPeriod)
+	for ctx.Err() == nil {
+		begin := time.Now()
+		found, err := a.Plane.Shadowing(ctx)
+		if err != nil {
+			// What keeps it from looking keeps it from applying too, which tells.
+			a.Logger.Debug("cannot look for what shadows ours", "err", err)
+		} else {
+			a.tellShadows(a.shadows(found))
+		}
+		wait(ctx, max(period, lookShare*time.Since(begin)))
+	}
+	return nil
+}
+
+// tellShadows keeps the problems, and tells of those that are new.
+func (a *Agent) tellShadows(problems []world.Problem) {
+	before := *a.shadowed.Swap(&problems)
+	if slices.Equal(problems, before) {
+		return
+	}
+	for _, p := range problems {
+		if !slices.Contains(before, p) {
+			a.Logger.Warn("shadowed", "problem", p.Message)
+			a.note(p.Message)
+		}
+	}
+	if len(problems) == 0 {
+		a.note("nothing foreign takes packets from Fairlead's routes, rules and flows any more")
+	}
+	a.announcer.poke()
+}
+
+// watchDisk tries now and then whether the state directory can be written, as pods and nodes
+// need it when they come: before one needs it, and fails.
+func (a *Agent) watchDisk(ctx context.Context) error {
+	well := true
+	for ctx.Err() == nil {
+		err := tryWrite(a.StateDir)
+		a.report("disk", health.Degraded, err)
+		switch {
+		case err == nil && !well:
+			a.note("the state directory can be written again")
+		case err != nil && well:
+			a.Logger.Error("no pod can be started here", "err", err)
+		}
+		well = err == nil
+		wait(ctx, cmp.Or(a.lookPeriod, lookPeriod))
+	}
+	return nil
+}
+
+// shadows are the problems that tell of what takes packets from ours. They do not count
+// packets: a NodeNetwork would be written all the time.
+func (a *Agent) shadows(found []apply.Difference) []world.Problem {
+	var out []world.Problem
+	for i, d := range found {
+		message := d.Text()
+		if i == maxProblems {
+			message = fmt.Sprintf("%d more routes, rules or flows that are not Fairlead's take packets from its own: fairlead audit %s", len(found)-i, a.Node)
+		}
+		out = append(out, world.Problem{Kind: world.KindNode, Key: world.Key{Name: a.Node}, Reason: "Shadowed", Message: message})
+		if i == maxProblems {
+			break
+		}
+	}
+	return out
+}
+
 // watchHealth turns the state of the feed and of the addresses into health, and
 // announces what changes.
 func (a *Agent) watchHealth(ctx context.Context) error {
@@ -204,7 +280,7 @@ func (a *Agent) worst() health.State {
 // problems of objects as this node sees them, sorted and without doubles.
 func (a *Agent) problems() []world.Problem {
 	last := a.loop.Last()
-	all := slices.Concat(last.Problems, a.feed.Problems(), a.addresses.Problems(), a.attachments.Problems())
+	all := slices.Concat(last.Problems, a.feed.Problems(), a.addresses.Problems(), a.attachments.Problems(), *a.shadowed.Load())
 	for _, f := range last.Report.Failed {
 		all = append(all, world.Problem{Kind: world.Kind(f.Ref.Kind), Key: world.Key{Name: f.Ref.Name}, Reason: "NotApplied", Message: f.Err.Error()})
 	}

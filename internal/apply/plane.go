@@ -3,6 +3,7 @@ package apply
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"slices"
 	"time"
 
@@ -85,6 +86,26 @@ type Difference struct {
 	Problem string `json:"problem"`
 	Want    string `json:"want,omitempty"`
 	Got     string `json:"got,omitempty"`
+}
+
+// Text is the difference for people, in one line.
+func (d Difference) Text() string {
+	if d.Problem == "shadowing" {
+		what := d.Object
+		if d.Subsystem != "ovs" { // There the object says it.
+			what = d.Subsystem + " " + what
+		}
+		return fmt.Sprintf("%s, which is not Fairlead's, takes packets from %s: remove it, or keep Fairlead's addresses out of it", what, d.Want)
+	}
+	problem := d.Problem
+	if problem == "differs" {
+		problem = "not as it should be"
+	}
+	line := fmt.Sprintf("%s %s is %s", d.Subsystem, d.Object, problem)
+	if d.Want != "" || d.Got != "" {
+		line += fmt.Sprintf(" (want %q, got %q)", d.Want, d.Got)
+	}
+	return line
 }
 
 // Foreign is a change to something of ours that we did not make.

@@ -3,7 +3,9 @@ package cli
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -62,7 +64,7 @@ func (a *app) read(files []string, namespace string) ([]manifest, error) {
 	if len(files) == 0 {
 		return nil, usagef("say what to read with -f FILE (a directory, or - for standard input)")
 	}
-	namespace, err := a.namespace(namespace)
+	fallback, err := a.namespace(namespace)
 	if err != nil {
 		return nil, err
 	}
@@ -77,6 +79,7 @@ func (a *app) read(files []string, namespace string) ([]manifest, error) {
 			if err != nil {
 				return nil, err
 			}
+			datastore.DefaultNamespace(m.objects, cmp.Or(fallback, metav1.NamespaceDefault))
 			out = append(out, m)
 		}
 	}
@@ -108,7 +111,8 @@ func expand(path string) ([]string, error) {
 	return out, nil
 }
 
-func (a *app) readOne(path, namespace string) (manifest, error) {
+// readOne reads one file. Its objects may not name another namespace than the one of -n.
+func (a *app) readOne(path, given string) (manifest, error) {
 	in, name := a.in, "standard input"
 	if path != "-" {
 		f, err := os.Open(path)
@@ -125,7 +129,15 @@ func (a *app) readOne(path, namespace string) (manifest, error) {
 	if len(objects) == 0 {
 		return manifest{}, usagef("%s holds no object", name)
 	}
-	datastore.DefaultNamespace(objects, cmp.Or(namespace, metav1.NamespaceDefault))
+	for _, o := range objects {
+		kind, err := datastore.KindOf(o)
+		if err != nil {
+			return manifest{}, usageError{fmt.Errorf("%s: %w", name, err)}
+		}
+		if in := o.GetNamespace(); given != "" && in != "" && in != given && isNamespaced(kind) {
+			return manifest{}, usagef("%s: %s names its namespace, and -n says %s: leave out one of them", name, label(kind, o), given)
+		}
+	}
 	return manifest{name: name, objects: objects}, nil
 }
 
@@ -179,6 +191,9 @@ func (a *app) applyAll(ctx context.Context, s datastore.Store, manifests []manif
 			return usageError{err}
 		}
 		did, err := applyOne(ctx, s, kind, o)
+		if isAway(err) {
+			return fmt.Errorf("it ends after %d of %s: %w", len(applied), count(len(objects), "object", "objects"), err)
+		}
 		if err != nil {
 			failed++
 			fmt.Fprintf(a.err, "%s: %v\n", label(kind, o), err)
@@ -197,6 +212,11 @@ func (a *app) applyAll(ctx context.Context, s datastore.Store, manifests []manif
 		return fmt.Errorf("%d of %s refused; what was not is applied", failed, count(len(objects), "object was", "objects were"))
 	}
 	return nil
+}
+
+// isAway tells an error of the datastore as a whole from one of an object: others would fail alike.
+func isAway(err error) bool {
+	return apierrors.IsServiceUnavailable(err) || apierrors.IsTimeout(err) || apierrors.IsUnauthorized(err) || errors.As(err, new(net.Error))
 }
 
 // unenforced are kinds that are taken because the same YAML must work in a cluster,

@@ -10,7 +10,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/fairlead-sdn/fairlead/internal/apply"
 	"github.com/fairlead-sdn/fairlead/internal/run/journal"
 	"github.com/fairlead-sdn/fairlead/internal/serve/admin"
 )
@@ -49,7 +48,7 @@ func (a *app) printAudit(format *outputFormat, all []admin.Audit) error {
 			lines = append(lines, x.Node+": the kernel holds what it should")
 		}
 		for _, d := range x.Differences {
-			lines = append(lines, x.Node+": "+differenceLine(d))
+			lines = append(lines, x.Node+": "+d.Text())
 		}
 		for _, f := range x.Foreign {
 			lines = append(lines, fmt.Sprintf("%s: %s  %s changed from outside: %s", x.Node, a.local(f.Time).Format(time.TimeOnly), cmp.Or(f.Process, "somebody"), f.What))
@@ -61,21 +60,6 @@ func (a *app) printAudit(format *outputFormat, all []admin.Audit) error {
 		}
 	}
 	return nil
-}
-
-func differenceLine(d apply.Difference) string {
-	if d.Problem == "shadowing" {
-		return fmt.Sprintf("the foreign %s %q takes packets from %s: remove it, or keep Fairlead's addresses out of it", d.Subsystem, d.Object, d.Want)
-	}
-	problem := d.Problem
-	if problem == "differs" {
-		problem = "not as it should be"
-	}
-	line := fmt.Sprintf("%s %s is %s", d.Subsystem, d.Object, problem)
-	if d.Want != "" || d.Got != "" {
-		line += fmt.Sprintf(" (want %q, got %q)", d.Want, d.Got)
-	}
-	return line
 }
 
 func (a *app) journalCommand() *cobra.Command {

@@ -57,10 +57,6 @@ kernel asks it, so only what is wanted leaves the node.`,
 		if _, err := capture.ParseFilter(q.Filter); err != nil {
 			return usageError{err}
 		}
-		namespace, err := a.namespace(namespace)
-		if err != nil {
-			return err
-		}
 		pod, err := a.findPod(cmd.Context(), namespace, args[0])
 		if err != nil {
 			return err
@@ -73,7 +69,7 @@ kernel asks it, so only what is wanted leaves the node.`,
 
 // findPod reads a pod that is on a node and on Fairlead's network.
 func (a *app) findPod(ctx context.Context, namespace, name string) (*corev1.Pod, error) {
-	key, err := keyFor(datastore.KindPod, namespace, name)
+	key, err := a.keyFor(datastore.KindPod, namespace, name)
 	if err != nil {
 		return nil, err
 	}

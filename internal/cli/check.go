@@ -77,7 +77,7 @@ func readWorld(ctx context.Context, store datastore.Store) (*world.Snapshot, err
 	for _, kind := range world.DatastoreKinds() {
 		list, err := store.List(ctx, datastore.Kind(kind))
 		if err != nil {
-			return nil, fmt.Errorf("list %s objects: %w", kind, err)
+			return nil, err
 		}
 		for _, o := range list.Items {
 			value, _ := feed.Convert(kind, o)

@@ -4,13 +4,18 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"maps"
 	"net/url"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
 
 	"github.com/google/go-cmp/cmp"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"github.com/fairlead-sdn/fairlead/internal/datastore"
 	"github.com/fairlead-sdn/fairlead/internal/run/health"
 	"github.com/fairlead-sdn/fairlead/internal/serve/admin"
 )
@@ -90,7 +95,7 @@ func TestStatusTellsOfUnreadableValues(t *testing.T) {
 	st.unread("/fairlead/networkpolicies/shop/web", errors.New("decode NetworkPolicy shop/web: torn"))
 	st.unread("/fairlead/subnets/s", errors.New("decode Subnet s: torn"))
 	want := []clusterProblem{
-		{Object: "/fairlead/subnets/s", Reason: "Unreadable", Message: "decode Subnet s: torn: it counts as if it did not exist: delete the object, or the key in etcd if it is no object's"}, torn,
+		{Object: "/fairlead/subnets/s", Reason: "Unreadable", Message: "decode Subnet s: torn: it counts as if it did not exist: delete the object"}, torn,
 	}
 	if diff := cmp.Diff(want, st.Problems); diff != "" || st.well() {
 		t.Error(diff)
@@ -310,5 +315,57 @@ func TestTenants(t *testing.T) {
 		if b.Spec.VNI == taken {
 			t.Errorf("b is alone and has VNI %d, which is another's", taken)
 		}
+	}
+}
+
+// withStrays is a store with keys that are no object's.
+type withStrays struct {
+	datastore.Store
+	keys map[string]bool
+}
+
+func (s withStrays) Close() error { return nil }
+
+func (s withStrays) Strays(context.Context) ([]string, error) {
+	return slices.Sorted(maps.Keys(s.keys)), nil
+}
+
+func (s withStrays) DeleteStray(_ context.Context, key string) error {
+	if !s.keys[key] {
+		return apierrors.NewNotFound(schema.GroupResource{Resource: "key"}, key)
+	}
+	delete(s.keys, key)
+	return nil
+}
+
+// A key of etcd that is no object's is a problem with the command that ends it, whatever bytes it has.
+func TestStraysAreToldAndDeleted(t *testing.T) {
+	c := newCluster(t)
+	keys := map[string]bool{"/fairlead/pods/alone": true, "/fairlead/\x1b\xff'": true}
+	c.open = func() (datastore.Store, error) { return withStrays{c.store, keys}, nil }
+	r := c.run("status")
+	for _, want := range []string{
+		`PROBLEM  /fairlead/pods/alone: Stray: `, `fairlead delete --key '/fairlead/pods/alone'`,
+		`PROBLEM  "/fairlead/\x1b\xff\u0027": Stray: `, `fairlead delete --key '"/fairlead/\x1b\xff\u0027"'`,
+	} {
+		if r.code != exitFailed || !strings.Contains(r.out, want) {
+			t.Errorf("status lacks %s: %+v", want, r)
+		}
+	}
+	if r := c.run("delete", "--key", "/fairlead/pods/alone", "--key", `"/fairlead/\x1b\xff\u0027"`); r.code != 0 || len(keys) != 0 {
+		t.Errorf("delete: %+v, left %v", r, keys)
+	}
+	if r := c.run("delete", "--key", "/fairlead/pods/alone"); r.code != exitFailed || !strings.Contains(r.err, "1 key was not deleted") && !strings.Contains(r.err, "1 of 1 key was not deleted") {
+		t.Errorf("delete what is gone: %+v", r)
+	}
+	if r := c.run("delete", "--key", "/fairlead/pods/alone", "--ignore-not-found"); r.code != 0 {
+		t.Errorf("delete what may be gone: %+v", r)
+	}
+	if r := c.run("delete", "pod", "x", "--key", "k"); r.code != exitUsage {
+		t.Errorf("both: %+v", r)
+	}
+	c.open = func() (datastore.Store, error) { return kept{c.store}, nil }
+	if r := c.run("delete", "--key", "k"); r.code != exitUsage {
+		t.Errorf("without an etcd: %+v", r)
 	}
 }

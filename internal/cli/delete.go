@@ -4,8 +4,11 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -15,12 +18,20 @@ import (
 )
 
 func (a *app) deleteCommand() *cobra.Command {
-	var files []string
+	var files, keys []string
 	var namespace string
 	var o deletion
 	cmd := &cobra.Command{
-		Use: "delete KIND NAME… | delete -f FILE", Short: "Delete objects", ValidArgsFunction: a.completeObjects,
+		Use: "delete KIND NAME… | delete -f FILE | delete --key KEY", Short: "Delete objects", ValidArgsFunction: a.completeObjects,
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(keys) > 0 {
+				if len(args)+len(files) > 0 {
+					return usagef("delete by --key, by -f or by KIND NAME: one of them")
+				}
+				return a.withStore(cmd.Context(), func(ctx context.Context, s datastore.Store) error {
+					return a.deleteKeys(ctx, s, keys, o)
+				})
+			}
 			targets, err := a.targets(files, namespace, args)
 			if err != nil {
 				return err
@@ -32,6 +43,7 @@ func (a *app) deleteCommand() *cobra.Command {
 	}
 	cmd.Flags().StringArrayVarP(&files, "filename", "f", nil, "delete what these files describe")
 	cmd.Flags().StringVarP(&namespace, "namespace", "n", "", "namespace of objects that name none (default: the context's, or \"default\")")
+	cmd.Flags().StringArrayVar(&keys, "key", nil, "delete a key of etcd that is no object's, as status names it")
 	cmd.Flags().BoolVar(&o.ignore, "ignore-not-found", false, "what is not there is no error")
 	cmd.Flags().BoolVar(&o.force, "force", false, "delete a Subnet whose addresses pods have, or a VPC that has Subnets: the pods lose their network")
 	return cmd
@@ -70,12 +82,9 @@ func (a *app) targets(files []string, namespace string, args []string) ([]target
 	if err != nil {
 		return nil, usageError{err}
 	}
-	if namespace, err = a.namespace(namespace); err != nil {
-		return nil, err
-	}
 	var out []target
 	for _, name := range args[1:] {
-		key, err := keyFor(kind, namespace, name)
+		key, err := a.keyFor(kind, namespace, name)
 		if err != nil {
 			return nil, err
 		}
@@ -102,6 +111,8 @@ func (a *app) deleteAll(ctx context.Context, s datastore.Store, targets []target
 		}
 		switch {
 		case apierrors.IsNotFound(err) && o.ignore:
+		case isAway(err):
+			return fmt.Errorf("it ends at %s: %w", name, err)
 		case err != nil:
 			failed++
 			fmt.Fprintf(a.err, "%s: %v\n", name, err)
@@ -115,6 +126,52 @@ func (a *app) deleteAll(ctx context.Context, s datastore.Store, targets []target
 		return fmt.Errorf("%d of %s not deleted", failed, count(len(targets), "object was", "objects were"))
 	}
 	return nil
+}
+
+// keyed is a datastore in which keys may be that are no object's.
+type keyed interface {
+	Strays(context.Context) ([]string, error)
+	DeleteStray(ctx context.Context, key string) error
+}
+
+// deleteKeys deletes what nothing else can delete.
+func (a *app) deleteKeys(ctx context.Context, s datastore.Store, keys []string, o deletion) error {
+	in, ok := s.(keyed)
+	if !ok {
+		return usagef("--key is about an etcd of Fairlead's own: this datastore has none")
+	}
+	failed := 0
+	for _, text := range keys {
+		key := text
+		if raw, err := strconv.Unquote(text); err == nil {
+			key = raw
+		}
+		switch err := in.DeleteStray(ctx, key); {
+		case apierrors.IsNotFound(err) && o.ignore:
+		case apierrors.IsNotFound(err), apierrors.IsBadRequest(err):
+			failed++
+			fmt.Fprintf(a.err, "%v\n", err)
+		case err != nil:
+			return err
+		default:
+			if err := a.say("key %s deleted", text); err != nil {
+				return err
+			}
+		}
+	}
+	if failed > 0 {
+		return fmt.Errorf("%d of %s not deleted", failed, count(len(keys), "key was", "keys were"))
+	}
+	return nil
+}
+
+// quoteKey is a key of etcd as a person can read it, and give it to delete --key.
+func quoteKey(key string) string {
+	if utf8.ValidString(key) && !strings.ContainsFunc(key, func(r rune) bool { return !unicode.IsPrint(r) }) && !strings.HasPrefix(key, `"`) && !strings.Contains(key, "'") {
+		return key
+	}
+	// In a shell it stands between single quotes.
+	return strings.ReplaceAll(strconv.QuoteToASCII(key), "'", `\u0027`)
 }
 
 func remove(ctx context.Context, s datastore.Store, t target) error {

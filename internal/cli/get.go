@@ -48,16 +48,22 @@ asks the nodes' agents how packets reach the other nodes, or the one that is nam
 		if err != nil {
 			return usageError{err}
 		}
-		if slices.ContainsFunc(kinds, isNamespaced) && !everywhere {
-			if namespace, err = a.namespace(namespace); err != nil {
-				return err
-			}
+		var key datastore.Key
+		in := namespace
+		switch {
+		case name != "":
+			key, err = a.keyFor(kinds[0], namespace, name)
+		case slices.ContainsFunc(kinds, isNamespaced) && !everywhere:
+			in, err = a.namespace(namespace)
+		}
+		if err != nil {
+			return err
 		}
 		return a.withStore(cmd.Context(), func(ctx context.Context, s datastore.Store) error {
 			if name != "" {
-				return a.getOne(ctx, s, kinds[0], namespace, name, format)
+				return a.getOne(ctx, s, kinds[0], key, key.Namespace != "" && namespace == "" && !strings.Contains(name, "/"), format)
 			}
-			return a.getAll(ctx, s, kinds, namespace, format)
+			return a.getAll(ctx, s, kinds, in, format)
 		})
 	}
 	return cmd
@@ -118,19 +124,29 @@ func (a *app) eventsCommand() *cobra.Command {
 	return cmd
 }
 
-// keyFor builds a key from what a person typed: "ns/name", or name with a namespace
-// flag; "default" is the namespace that is not named.
-func keyFor(kind datastore.Kind, namespace, name string) (datastore.Key, error) {
+// keyFor builds a key from what a person typed: "ns/name", or name with the namespace of -n,
+// else the context's, else "default". What -n and the name say must not contradict.
+func (a *app) keyFor(kind datastore.Kind, given, name string) (datastore.Key, error) {
 	r, err := datastore.Lookup(kind)
 	if err != nil {
 		return datastore.Key{}, usageError{err}
 	}
 	key := datastore.Key{Name: name}
-	if r.Namespaced {
-		key.Namespace = cmp.Or(namespace, "default")
-		if ns, rest, found := strings.Cut(name, "/"); found {
-			key = datastore.Key{Namespace: ns, Name: rest}
+	ns, rest, found := strings.Cut(name, "/")
+	switch {
+	case !r.Namespaced && given != "":
+		return datastore.Key{}, usagef("%s have no namespace: leave out -n", r.Plural)
+	case !r.Namespaced:
+	case found && given != "" && given != ns:
+		return datastore.Key{}, usagef("%s is in namespace %s, and -n says %s: leave out one of them", name, ns, given)
+	case found:
+		key = datastore.Key{Namespace: ns, Name: rest}
+	default:
+		in, err := a.namespace(given)
+		if err != nil {
+			return datastore.Key{}, err
 		}
+		key.Namespace = cmp.Or(in, metav1.NamespaceDefault)
 	}
 	if err := r.CheckKey(key); err != nil {
 		return datastore.Key{}, usageError{err}
@@ -138,13 +154,10 @@ func keyFor(kind datastore.Kind, namespace, name string) (datastore.Key, error) 
 	return key, nil
 }
 
-func (a *app) getOne(ctx context.Context, s datastore.Store, kind datastore.Kind, namespace, name string, format *outputFormat) error {
-	key, err := keyFor(kind, namespace, name)
-	if err != nil {
-		return err
-	}
+// getOne shows one object; assumed says that nobody has named its namespace.
+func (a *app) getOne(ctx context.Context, s datastore.Store, kind datastore.Kind, key datastore.Key, assumed bool, format *outputFormat) error {
 	o, err := s.Get(ctx, kind, key)
-	if apierrors.IsNotFound(err) && key.Namespace != "" && namespace == "" && !strings.Contains(name, "/") {
+	if apierrors.IsNotFound(err) && assumed {
 		return fmt.Errorf("%w in namespace %s; name another with -n, or as NAMESPACE/NAME", err, key.Namespace)
 	}
 	if err != nil {

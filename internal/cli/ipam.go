@@ -64,7 +64,7 @@ func ownerName(o v1alpha1.AddressOwner) string {
 func listTyped[T datastore.Object](ctx context.Context, s datastore.Store, kind datastore.Kind) ([]T, error) {
 	list, err := s.List(ctx, kind)
 	if err != nil {
-		return nil, fmt.Errorf("list %s objects: %w", kind, err)
+		return nil, err
 	}
 	var out []T
 	for _, o := range list.Items {

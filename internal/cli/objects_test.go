@@ -2,6 +2,7 @@ package cli
 
 import (
 	"encoding/json"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -156,6 +157,35 @@ func TestDelete(t *testing.T) {
 		"delete netns bank", "delete deployment web -n shop", "delete pod", "delete", "delete pod x -f DIR/a.yaml", "delete unicorn x", "delete pod a/b/c",
 		"delete subnet default", "delete vpc default", "delete subnet default --force", "delete subnet lab",
 	)
+}
+
+// A namespace that is given twice must be the same: one of them would be ignored in silence.
+func TestNamespacesThatContradictAreWrongUsage(t *testing.T) {
+	c := newCluster(t)
+	c.loadFile("cluster.yaml")
+	c.write("a.yaml", twoDocuments) // a pod in shop
+	path := filepath.Join(c.dir, "a.yaml")
+	for _, args := range [][]string{
+		{"apply", "-f", path, "-n", "bank"},
+		{"apply", "-f", path, "-n", "bank", "--dry-run"},
+		{"delete", "-f", path, "-n", "bank"},
+		{"policy", "whatif", "-f", path, "-n", "bank"},
+		{"get", "pod", "shop/web", "-n", "bank"},
+		{"get", "pod/shop/web", "-n", "bank"},
+		{"delete", "pod", "shop/web", "-n", "bank"},
+		{"capture", "shop/web", "-n", "bank", "-o", "-"},
+		{"get", "subnet", "default", "-n", "bank"},
+		{"delete", "subnet", "default", "-n", "bank"},
+	} {
+		if r := c.run(args...); r.code != exitUsage || !strings.Contains(r.err, "leave out") || r.out != "" {
+			t.Errorf("%v: %+v", args, r)
+		}
+	}
+	for _, args := range [][]string{{"apply", "-f", path, "-n", "shop"}, {"get", "pod", "shop/web", "-n", "shop"}, {"delete", "-f", path, "-n", "shop", "--ignore-not-found"}} {
+		if r := c.run(args...); r.code != 0 {
+			t.Errorf("%v: %+v", args, r)
+		}
+	}
 }
 
 // What needs the datastore fails, and prints nothing on the way.

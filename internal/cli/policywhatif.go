@@ -282,7 +282,7 @@ func (o *overlay) lister(ctx context.Context) datastore.Lister {
 	return func(kind datastore.Kind) ([]datastore.Object, error) {
 		list, err := o.store.List(ctx, kind)
 		if err != nil {
-			return nil, fmt.Errorf("list %s objects: %w", kind, err)
+			return nil, err
 		}
 		var out []datastore.Object
 		for _, x := range list.Items {

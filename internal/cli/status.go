@@ -61,6 +61,16 @@ func (a *app) statusCommand() *cobra.Command {
 			answers, silent := a.askHealth(ctx)
 			st.told(answers)
 			st.heardNothing(silent)
+			if in, ok := s.(keyed); ok {
+				strays, err := in.Strays(ctx)
+				if err != nil {
+					return err
+				}
+				for _, key := range strays {
+					a.unreadable.Delete(key)
+				}
+				st.stray(strays)
+			}
 			a.unreadable.Range(func(key, err any) bool { st.unread(key.(string), err.(error)); return true })
 			if err := a.printStatus(format, st); err != nil {
 				return err
@@ -188,7 +198,27 @@ func (s *clusterStatus) unread(key string, err error) {
 	if slices.ContainsFunc(s.Problems, func(p clusterProblem) bool { return strings.HasPrefix(p.Message, err.Error()) }) {
 		return
 	}
-	s.Problems = append(s.Problems, clusterProblem{Object: key, Reason: "Unreadable", Message: err.Error() + ": it counts as if it did not exist: delete the object, or the key in etcd if it is no object's"})
+	s.Problems = append(s.Problems, clusterProblem{Object: key, Reason: "Unreadable", Message: err.Error() + ": it counts as if it did not exist: delete the object"})
+	slices.SortFunc(s.Problems, byObject)
+}
+
+// maxStrays is how many keys that are no object's are named.
+const maxStrays = 20
+
+// stray adds the keys in etcd that are no object's.
+func (s *clusterStatus) stray(keys []string) {
+	for i, key := range keys {
+		name := quoteKey(key)
+		p := clusterProblem{Object: name, Reason: "Stray", Message: fmt.Sprintf(
+			"this version has no object with that key, and reads it nowhere; unless a newer release wrote it: fairlead delete --key '%s'", name)}
+		if i == maxStrays {
+			p.Message = fmt.Sprintf("so are %s more; they are named when these are deleted", count(len(keys)-i, "key", "keys"))
+		}
+		s.Problems = append(s.Problems, p)
+		if i == maxStrays {
+			break
+		}
+	}
 	slices.SortFunc(s.Problems, byObject)
 }
 

@@ -99,11 +99,12 @@ func measurePeers(ctx context.Context, e *environment, all, fewer intent.Node, w
 		return err
 	}
 	defer func() { err = errors.Join(err, ns.Close()) }()
-	p, err := linuxplane.Open(ctx, linuxplane.Options{NS: ns, BPFDir: filepath.Join(bpfDir, "fairlead"), Log: slog.New(slog.DiscardHandler)})
+	o := linuxplane.Options{NS: ns, BPFDir: filepath.Join(bpfDir, "fairlead"), Log: slog.New(slog.DiscardHandler)}
+	p, err := linuxplane.Open(ctx, o)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, p.Close()) }()
+	defer func() { err = errors.Join(err, p.Close(), linuxplane.Uninstall(context.WithoutCancel(ctx), o)) }()
 	timed := func(n intent.Node, into *samples) error {
 		start := time.Now()
 		report, err := p.Apply(ctx, n, apply.Options{})
@@ -122,7 +123,7 @@ func measurePeers(ctx context.Context, e *environment, all, fewer intent.Node, w
 			return err
 		}
 	}
-	return p.Uninstall(ctx)
+	return nil
 }
 
 // underlay makes the node's interface: a veth with its addresses, whose other end leads nowhere.

@@ -23,8 +23,6 @@ const plainTable = "FAIRLEAD_PLAIN_TABLE"
 type Plane interface {
 	agent.Plane
 	attach.Namespaces
-	// Uninstall removes everything of ours from the node.
-	Uninstall(context.Context) error
 }
 
 // Open opens the plane that an agent's configuration names. It changes nothing on the
@@ -34,24 +32,51 @@ func Open(ctx context.Context, c config.Agent, log *slog.Logger) (Plane, error) 
 	if err != nil {
 		return nil, err
 	}
-	log = log.With("component", "plane")
-	sysctls, plain := filepath.Join(c.RunDir, "sysctls.json"), os.Getenv(plainTable) == "1"
 	if c.Plane == config.PlaneOVS {
-		p, err := ovsplane.Open(ctx, ovsplane.Options{
-			NS: ns, RunDir: c.OVS.RunDir, Datapath: c.OVS.Datapath, SavedSysctls: sysctls, PlainTable: plain, Log: log,
-		})
+		p, err := ovsplane.Open(ctx, ovsOptions(c, ns, log))
 		if err != nil {
 			return nil, errors.Join(err, ns.Close())
 		}
 		return &ovsPlane{p, namespaces{ns}}, nil
 	}
-	p, err := linuxplane.Open(ctx, linuxplane.Options{
-		NS: ns, BPFDir: c.BPFDir, SavedSysctls: sysctls, PlainTable: plain, FlowCache: *c.FlowCache, Log: log,
-	})
+	p, err := linuxplane.Open(ctx, linuxOptions(c, ns, log))
 	if err != nil {
 		return nil, errors.Join(err, ns.Close())
 	}
 	return &linuxPlane{p, namespaces{ns}}, nil
+}
+
+// remove takes everything of the plane that the configuration names away from the node.
+func remove(ctx context.Context, c config.Agent, log *slog.Logger) (err error) {
+	ns, err := netns.Current()
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, ns.Close()) }()
+	if c.Plane != config.PlaneOVS {
+		return linuxplane.Uninstall(ctx, linuxOptions(c, ns, log))
+	}
+	p, err := ovsplane.Open(ctx, ovsOptions(c, ns, log))
+	if err != nil {
+		return err
+	}
+	return errors.Join(p.Uninstall(ctx), p.Close())
+}
+
+func savedSysctls(c config.Agent) string { return filepath.Join(c.RunDir, "sysctls.json") }
+
+func linuxOptions(c config.Agent, ns *netns.NS, log *slog.Logger) linuxplane.Options {
+	return linuxplane.Options{
+		NS: ns, BPFDir: c.BPFDir, SavedSysctls: savedSysctls(c), PlainTable: os.Getenv(plainTable) == "1", FlowCache: *c.FlowCache,
+		Log: log.With("component", "plane"),
+	}
+}
+
+func ovsOptions(c config.Agent, ns *netns.NS, log *slog.Logger) ovsplane.Options {
+	return ovsplane.Options{
+		NS: ns, RunDir: c.OVS.RunDir, Datapath: c.OVS.Datapath, SavedSysctls: savedSysctls(c), PlainTable: os.Getenv(plainTable) == "1",
+		Log: log.With("component", "plane"),
+	}
 }
 
 type linuxPlane struct {

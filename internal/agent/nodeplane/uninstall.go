@@ -50,6 +50,10 @@ func (u Uninstall) Found() ([]string, error) {
 
 // Run removes it, and returns what was there and is there no more. Pods lose their network.
 func (u Uninstall) Run(ctx context.Context) (removed []string, err error) {
+	found, err := u.Found()
+	if err != nil {
+		return nil, err
+	}
 	done, err := u.keepAgentOff(ctx)
 	if err != nil {
 		return nil, err
@@ -59,6 +63,9 @@ func (u Uninstall) Run(ctx context.Context) (removed []string, err error) {
 	if err != nil {
 		return nil, err
 	}
+	// What holds agents off is removed by done, and told only if it was there already.
+	ours := func(s string) bool { return strings.HasPrefix(s, "file "+u.socket()) }
+	before = slices.DeleteFunc(before, func(s string) bool { return ours(s) && !slices.Contains(found, s) })
 	if err := u.Check(before); err != nil {
 		return nil, err
 	}
@@ -67,8 +74,7 @@ func (u Uninstall) Run(ctx context.Context) (removed []string, err error) {
 	if err = errors.Join(failed, err); err != nil {
 		return gone(before, after), err
 	}
-	// What holds agents off is removed by done.
-	if left := slices.DeleteFunc(after, func(s string) bool { return strings.HasPrefix(s, "file "+u.socket()) }); len(left) > 0 {
+	if left := slices.DeleteFunc(after, ours); len(left) > 0 {
 		return gone(before, after), fmt.Errorf("still there: %s", strings.Join(left, ", "))
 	}
 	return before, nil
@@ -94,11 +100,7 @@ func (u Uninstall) remove(ctx context.Context) error {
 	if err := u.Plugin.Remove(); err != nil {
 		return err
 	}
-	plane, err := Open(ctx, u.Config, u.Log)
-	if err != nil {
-		return err
-	}
-	if err := errors.Join(plane.Uninstall(ctx), plane.Close()); err != nil {
+	if err := remove(ctx, u.Config, u.Log); err != nil {
 		return err
 	}
 	// Only now: what is left of an uninstall that failed can still be told apart.

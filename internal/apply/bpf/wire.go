@@ -110,16 +110,14 @@ func onBPFFS(dir string) error {
 // Close releases the handles. Pins keep programs and maps alive.
 func (w *Wire) Close() error { return w.objects.Close() }
 
-// Uninstall removes every pin, of other layouts too: the maps go, and programs that
-// are tcx links leave their device. Filters go with the device.
-func (w *Wire) Uninstall() error {
-	if err := w.removeOthers(); err != nil {
+// Uninstall removes every pin below Config.Dir, of all layouts: the maps go, and programs that
+// are tcx links leave their device. Filters go with the device. Where no BPF file system is,
+// nothing is pinned.
+func Uninstall(dir string) error {
+	if err := removePins(dir, func(string) bool { return true }); err != nil {
 		return err
 	}
-	if err := os.RemoveAll(w.dir); err != nil {
-		return fmt.Errorf("remove BPF pins: %w", err)
-	}
-	if err := os.Remove(filepath.Dir(w.dir)); err != nil && !errors.Is(err, unix.ENOTEMPTY) && !errors.Is(err, os.ErrNotExist) {
+	if err := os.Remove(dir); err != nil && !errors.Is(err, unix.ENOTEMPTY) && !errors.Is(err, unix.EBUSY) && !errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("remove the directory of BPF pins: %w", err)
 	}
 	return nil
@@ -129,16 +127,20 @@ func (w *Wire) Uninstall() error {
 // them, and its programs, on the device beside ours, would judge by maps that nobody
 // keeps any more.
 func (w *Wire) removeOthers() error {
-	all, err := filepath.Glob(filepath.Join(filepath.Dir(w.dir), layoutPrefix+"*"))
+	return removePins(filepath.Dir(w.dir), func(dir string) bool { return dir != w.dir })
+}
+
+func removePins(dir string, of func(string) bool) error {
+	all, err := filepath.Glob(filepath.Join(dir, layoutPrefix+"*"))
 	if err != nil {
-		return fmt.Errorf("look for BPF pins of other versions: %w", err)
+		return fmt.Errorf("look for BPF pins in %s: %w", dir, err)
 	}
 	for _, dir := range all {
-		if dir == w.dir {
+		if !of(dir) {
 			continue
 		}
 		if err := os.RemoveAll(dir); err != nil {
-			return fmt.Errorf("remove BPF pins of another version: %w", err)
+			return fmt.Errorf("remove BPF pins: %w", err)
 		}
 	}
 	return nil

@@ -370,7 +370,7 @@ func TestApplyIsIdempotentAndComplete(t *testing.T) {
 		if fixed, err := h.wire.Apply(t.Context(), fewer, apply.Options{Refresh: true}); err != nil || len(fixed) != 2 {
 			t.Errorf("repair: %v %v, want two changes", fixed, err)
 		}
-		check("uninstall", h.wire.Uninstall())
+		check("uninstall", Uninstall(h.dir+"/fairlead"))
 		if _, err := os.Stat(h.dir + "/fairlead"); !errors.Is(err, os.ErrNotExist) {
 			t.Errorf("pins are left after uninstall: %v", err)
 		}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/fairlead-sdn/fairlead/internal/apply"
 	"github.com/fairlead-sdn/fairlead/internal/apply/nft"
+	"github.com/fairlead-sdn/fairlead/internal/apply/rtnl"
 	"github.com/fairlead-sdn/fairlead/internal/intent"
 	"github.com/fairlead-sdn/fairlead/internal/nftables"
 	"github.com/fairlead-sdn/fairlead/internal/packet"
@@ -168,5 +169,37 @@ func TestProveRule(t *testing.T) {
 				t.Errorf("%+v", s)
 			}
 		})
+	}
+}
+
+// Of several next hops all must be those of the kernel.
+func TestLeads(t *testing.T) {
+	gw := func(s string) netip.Addr { return netip.MustParseAddr(s) }
+	hops := []linux.Hop{{Near: gw("172.30.0.11"), Gateway: gw("172.30.0.12")}, {Near: gw("172.31.0.11"), Gateway: gw("172.31.0.12")}}
+	two := &way{route: &linux.Route{Hops: hops}, out: Underlay}
+	one := &way{route: &linux.Route{Hops: []linux.Hop{{Dev: "fl.vxlan"}}}, out: "fl.vxlan"}
+	own := &way{out: Underlay}
+	for name, c := range map[string]struct {
+		way  *way
+		got  []rtnl.Hop
+		want bool
+	}{
+		"both, in another order":    {two, []rtnl.Hop{{Dev: "eth1", Gateway: gw("172.31.0.12")}, {Dev: "eth0", Gateway: gw("172.30.0.12")}}, true},
+		"one of them":               {two, []rtnl.Hop{{Dev: "eth0", Gateway: gw("172.30.0.12")}}, false},
+		"one is another":            {two, []rtnl.Hop{{Dev: "eth0", Gateway: gw("172.30.0.12")}, {Dev: "eth1", Gateway: gw("172.31.0.13")}}, false},
+		"one twice":                 {two, []rtnl.Hop{{Dev: "eth0", Gateway: gw("172.30.0.12")}, {Dev: "eth0", Gateway: gw("172.30.0.12")}}, false},
+		"one by the tunnel":         {two, []rtnl.Hop{{Dev: "eth0", Gateway: gw("172.30.0.12")}, {Dev: "fl.vxlan", Gateway: gw("172.31.0.12")}}, false},
+		"one more":                  {two, []rtnl.Hop{{Dev: "eth0", Gateway: gw("172.30.0.12")}, {Dev: "eth1", Gateway: gw("172.31.0.12")}, {Dev: "eth1"}}, false},
+		"none":                      {two, nil, false},
+		"the tunnel":                {one, []rtnl.Hop{{Dev: "fl.vxlan"}}, true},
+		"the tunnel, by a gateway":  {one, []rtnl.Hop{{Dev: "fl.vxlan", Gateway: gw("172.30.0.12")}}, false},
+		"the host's own":            {own, []rtnl.Hop{{Dev: "eth0", Gateway: gw("172.30.0.1")}}, true},
+		"the host's own, of two":    {own, []rtnl.Hop{{Dev: "eth0", Gateway: gw("172.30.0.1")}, {Dev: "eth1", Gateway: gw("172.31.0.1")}}, true},
+		"the host's own, to a pod":  {own, []rtnl.Hop{{Dev: "flpabc"}}, false},
+		"the host's own is nowhere": {own, nil, false},
+	} {
+		if got := c.way.leads(c.got); got != c.want {
+			t.Errorf("%s: %v", name, got)
+		}
 	}
 }

@@ -162,7 +162,7 @@ func (h Host) proveRoute(s *apply.Step, w *way, links *rtnl.Driver, walk *apply.
 	}
 	s.Live = got.Route
 	switch {
-	case w.local != got.Local || w.nowhere && got.Dev != "" || !w.local && !w.nowhere && !w.leads(got.Dev):
+	case w.local != got.Local || w.nowhere && len(got.Hops) > 0 || !w.local && !w.nowhere && !w.leads(got.Hops):
 		s.Live += " (DIFFERS)"
 		walk.Miss(s.Stage, "the kernel's route to %s is %q, want %s", w.dst, got.Route, s.Text)
 		return nil
@@ -258,15 +258,31 @@ func (w *way) fib(p sim.Packet, f nftables.Field) (uint32, error) {
 	return unicast, nil
 }
 
-// leads reports whether a link is where the packet is to go.
-func (w *way) leads(dev string) bool {
-	switch {
-	case w.route != nil && len(w.route.Hops) > 1: // The kernel takes one of several.
-		return true
-	case w.out == Underlay:
-		return dev != "" && dev != claims.VXLANDevice && dev != claims.OVSHostPort && !strings.HasPrefix(dev, claims.PortPrefix)
+// leads reports whether the next hops of the kernel are those that the packet is to take, of
+// several all. Where no route of ours decides, they are the host's own affair.
+func (w *way) leads(got []rtnl.Hop) bool {
+	if w.route == nil {
+		return len(got) > 0 && !slices.ContainsFunc(got, func(h rtnl.Hop) bool { return !isDev(h.Dev, w.out) })
 	}
-	return dev == w.out
+	rest := slices.Clone(got)
+	for _, want := range w.route.Hops {
+		i := slices.IndexFunc(rest, func(h rtnl.Hop) bool {
+			return h.Gateway == want.Gateway && isDev(h.Dev, cmp.Or(want.Dev, Underlay))
+		})
+		if i < 0 {
+			return false
+		}
+		rest = slices.Delete(rest, i, i+1)
+	}
+	return len(rest) == 0
+}
+
+// isDev reports whether a link is the one that is wanted, or one of those to the underlay.
+func isDev(dev, want string) bool {
+	if want != Underlay {
+		return dev == want
+	}
+	return dev != claims.VXLANDevice && dev != claims.OVSHostPort && !strings.HasPrefix(dev, claims.PortPrefix)
 }
 
 // step is what the node's routes do to the packet.

@@ -10,6 +10,7 @@ import (
 	"github.com/fairlead-sdn/fairlead/internal/apply/conntrack"
 	"github.com/fairlead-sdn/fairlead/internal/apply/netns"
 	"github.com/fairlead-sdn/fairlead/internal/apply/nft"
+	"github.com/fairlead-sdn/fairlead/internal/apply/rtnl"
 	"github.com/fairlead-sdn/fairlead/internal/claims"
 	"github.com/fairlead-sdn/fairlead/internal/intent"
 	"github.com/fairlead-sdn/fairlead/internal/nftables"
@@ -42,9 +43,7 @@ func Open(ctx context.Context, o Options) (*Plane, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open the linux plane: %w", err)
 	}
-	driver, err := nft.Open(ctx, nft.Config{
-		Table: claims.NFTTable, NetNS: fmt.Sprintf("/proc/self/fd/%d", o.NS.FD()), Plain: o.PlainTable, Logger: o.Log,
-	})
+	driver, err := openTable(ctx, o)
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("open the linux plane: %w", err), wire.Close())
 	}
@@ -53,6 +52,27 @@ func Open(ctx context.Context, o Options) (*Plane, error) {
 		return nil, errors.Join(fmt.Errorf("open the linux plane: %w", err), driver.Close(), wire.Close())
 	}
 	return p, nil
+}
+
+// Uninstall removes everything that is ours from the node: links and with them the pods' network,
+// routes, the table, the programs, and sets the node's sysctls back to what they were. No Plane
+// may be open. It loads no programs: where they cannot be loaded there are none.
+func Uninstall(ctx context.Context, o Options) error {
+	links, err := rtnl.Open(rtnl.Config{NS: o.NS, SavedSysctls: o.SavedSysctls, Log: o.Log})
+	if err != nil {
+		return fmt.Errorf("connect to links and routes: %w", err)
+	}
+	driver, err := openTable(ctx, o)
+	if err != nil {
+		return errors.Join(err, links.Close())
+	}
+	return errors.Join(links.Uninstall(ctx), bpf.Uninstall(o.BPFDir), driver.Delete(ctx), links.Close(), driver.Close())
+}
+
+func openTable(ctx context.Context, o Options) (*nft.Driver, error) {
+	return nft.Open(ctx, nft.Config{
+		Table: claims.NFTTable, NetNS: fmt.Sprintf("/proc/self/fd/%d", o.NS.FD()), Plain: o.PlainTable, Logger: o.Log,
+	})
 }
 
 func assemble(ctx context.Context, o Options, driver *nft.Driver, wire *bpf.Wire) (*Plane, error) {

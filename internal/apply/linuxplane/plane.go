@@ -45,8 +45,6 @@ type Maps interface {
 type Programs interface {
 	Attach(ifindex int) ([]string, error)
 	Attached(ifindex int) (bool, error)
-	// Uninstall removes programs and maps from the kernel.
-	Uninstall() error
 	io.Closer
 }
 
@@ -332,6 +330,10 @@ func (p *Plane) Audit(ctx context.Context, desired intent.Node) ([]apply.Differe
 	return out, errors.Join(linkErr, filterErr, wireErr, guardErr, attachErr)
 }
 
+// Shadowing names the foreign routes and rules that take packets from ours, as Audit does. It
+// reads the kernel only if something has changed since it was asked last.
+func (p *Plane) Shadowing(context.Context) ([]apply.Difference, error) { return p.links.Shadowing() }
+
 func (p *Plane) auditPrograms() (out []apply.Difference, err error) {
 	index, err := p.links.TunnelIndex()
 	if err != nil || index == 0 {
@@ -372,20 +374,6 @@ func (p *Plane) Watch(ctx context.Context, changed func(apply.Foreign)) error {
 		cancel()
 	}
 	return errors.Join(errs...)
-}
-
-// Uninstall removes everything that is ours from the node: links and with them
-// the pods' network, routes, the table, the programs, and sets the node's sysctls
-// back to what they were. The Plane can only be closed afterwards.
-func (p *Plane) Uninstall(ctx context.Context) error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.closed {
-		return ErrClosed
-	}
-	p.attached, p.judged = 0, nil
-	clear(p.guarded)
-	return errors.Join(p.links.Uninstall(ctx), p.ns.Do(p.wire.Uninstall), p.filter.Delete(ctx))
 }
 
 // Close implements apply.Plane.

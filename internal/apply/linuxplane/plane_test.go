@@ -3,8 +3,10 @@ package linuxplane
 import (
 	"context"
 	"errors"
+	"io/fs"
 	"net"
 	"net/netip"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -96,11 +98,15 @@ func mountBPF(t *testing.T) string {
 
 func (n *node) open(t *testing.T, bpfDir string) *Plane {
 	t.Helper()
-	p, err := Open(t.Context(), Options{NS: n.ns, BPFDir: filepath.Join(bpfDir, "fairlead"), SavedSysctls: filepath.Join(n.dir, "sysctls.json"), FlowCache: true})
+	p, err := Open(t.Context(), n.options(bpfDir))
 	if err != nil {
 		t.Fatal(err)
 	}
 	return p
+}
+
+func (n *node) options(bpfDir string) Options {
+	return Options{NS: n.ns, BPFDir: filepath.Join(bpfDir, "fairlead"), SavedSysctls: filepath.Join(n.dir, "sysctls.json"), FlowCache: true}
 }
 
 func TestContract(t *testing.T) {
@@ -182,16 +188,23 @@ func allPorts() []intent.Port {
 }
 
 func TestUninstallLeavesNothing(t *testing.T) {
-	n := newNode(t)
-	p := n.open(t, mountBPF(t))
+	n, dir := newNode(t), mountBPF(t)
+	p := n.open(t, dir)
 	desired := planetest.Node()
 	desired.Ports = []intent.Port{planetest.Port(2, netnstest.New(t).String())}
 	if r, err := p.Apply(t.Context(), desired, apply.Options{}); err != nil || len(r.Failed) > 0 {
 		t.Fatal(err, r.Failed)
 	}
-	if err := p.Uninstall(t.Context()); err != nil {
+	if err := p.Close(); err != nil {
 		t.Fatal(err)
 	}
+	if err := Uninstall(t.Context(), n.options(dir)); err != nil {
+		t.Fatal(err)
+	}
+	if pins, err := os.ReadDir(n.options(dir).BPFDir); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("pins after Uninstall: %v %v", pins, err)
+	}
+	p = n.open(t, dir)
 	empty := intent.Node{Name: "n1"}
 	links, err := p.links.Audit(t.Context(), linux.RenderState(empty))
 	if err != nil || len(links) > 0 {
@@ -276,7 +289,6 @@ func (f fakeWire) Attach(int) ([]string, error) {
 }
 func (f fakeWire) Attached(int) (bool, error)                   { return true, nil }
 func (f fakeWire) Audit(linux.Wire) ([]apply.Difference, error) { return nil, nil }
-func (f fakeWire) Uninstall() error                             { return nil }
 func (f fakeWire) Close() error                                 { return nil }
 
 func newFake(t *testing.T) (*node, *fakes, *Plane) {

@@ -51,6 +51,8 @@ type State struct {
 	DatapathID uint64
 	// Touched counts what others did to flows of ours on this connection.
 	Touched uint64
+	// Foreign counts what others did to flows that are not ours on this connection.
+	Foreign uint64
 	// Watching says that the switch tells what others do; those before Open vSwitch
 	// 2.17 do not, and must be read from time to time.
 	Watching bool

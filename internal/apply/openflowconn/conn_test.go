@@ -239,8 +239,8 @@ func TestTouched(t *testing.T) {
 	}
 	o.Run("ovs-ofctl", "-O", "OpenFlow15", "add-flow", bridge, foreign)
 	o.Run("ovs-ofctl", "-O", "OpenFlow15", "--strict", "del-flows", bridge, "table=1,priority=2,ip")
-	if s := await(t, c, touched(1)); s.Touched != 1 {
-		t.Errorf("a foreign flow counts: %+v", s)
+	if s := await(t, c, touched(1)); s.Touched != 1 || s.Foreign != 1 {
+		t.Errorf("a flow of ours and a foreign one were changed: %+v", s)
 	}
 	o.Run("ovs-ofctl", "-O", "OpenFlow15", "mod-flows", bridge, "table=0,actions=NORMAL")
 	await(t, c, touched(2))

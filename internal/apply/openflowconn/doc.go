@@ -15,7 +15,7 @@
 // they are made before and deleted after.
 //
 // While connected, the switch tells which flows of ours somebody else added, changed
-// or removed (State.Touched). After a new connection (State.Connection) the switch may
+// or removed (State.Touched), and that they did so to their own (State.Foreign). After a new connection (State.Connection) the switch may
 // be a new process with empty tables: read again.
 //
 // Control speaks to a daemon's control socket, natively: ofproto/trace and the other

@@ -49,37 +49,42 @@ func isFlowUpdate(frame []byte) bool {
 		binary.BigEndian.Uint16(frame[8:]) == multipartFlowMonitor
 }
 
-// flowUpdate counts the changes of flows of ours in a message of a flow monitor.
+// flowUpdate counts the changes in a message of a flow monitor.
 func (s *session) flowUpdate(frame []byte) error {
-	touched, err := countTouched(frame[multipartHeader:], s.conn.config.Owned)
+	touched, foreign, err := countTouched(frame[multipartHeader:], s.conn.config.Owned)
 	if err != nil {
 		return err
 	}
-	if touched > 0 {
+	if touched+foreign > 0 {
 		s.state.Touched += touched
+		s.state.Foreign += foreign
 		s.conn.publish(s.state)
 	}
 	return nil
 }
 
-func countTouched(b []byte, owned Owned) (uint64, error) {
-	var touched uint64
+// countTouched counts the changes of flows of ours, and of others.
+func countTouched(b []byte, owned Owned) (touched, foreign uint64, err error) {
 	for len(b) > 0 {
 		if len(b) < 4 {
-			return 0, fmt.Errorf("read what a flow monitor says: %d bytes are left", len(b))
+			return 0, 0, fmt.Errorf("read what a flow monitor says: %d bytes are left", len(b))
 		}
 		length, event := int(binary.BigEndian.Uint16(b)), binary.BigEndian.Uint16(b[2:])
 		if length < 4 || length > len(b) {
-			return 0, fmt.Errorf("read what a flow monitor says: an update of %d bytes, %d are left", length, len(b))
+			return 0, 0, fmt.Errorf("read what a flow monitor says: an update of %d bytes, %d are left", length, len(b))
 		}
 		full := event == updateAdded || event == updateRemoved || event == updateModified
 		if full && length < updateFull {
-			return 0, fmt.Errorf("read what a flow monitor says: a flow of %d bytes", length)
+			return 0, 0, fmt.Errorf("read what a flow monitor says: a flow of %d bytes", length)
 		}
-		if full && owned.flow(binary.BigEndian.Uint64(b[16:])) {
+		switch {
+		case !full:
+		case owned.flow(binary.BigEndian.Uint64(b[16:])):
 			touched++
+		default:
+			foreign++
 		}
 		b = b[length:]
 	}
-	return touched, nil
+	return touched, foreign, nil
 }

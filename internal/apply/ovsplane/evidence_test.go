@@ -138,6 +138,25 @@ func TestForeignFlows(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("audit (-want +got): %s", diff)
 	}
+	told := func(gone ...string) func() bool {
+		return func() bool {
+			found, err := p.Shadowing(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			var got []string
+			for _, d := range found {
+				got = append(got, d.Object)
+			}
+			return slices.Equal(got, slices.DeleteFunc(slices.Clone(want), func(w string) bool { return slices.Contains(gone, w) }))
+		}
+	}
+	until(t, "the foreign flows are told without an audit", told())
+	n.ovs.Run("ovs-ofctl", "-O", "OpenFlow15", "del-flows", claims.OVSBridge, "cookie=0x42/-1,table=0")
+	until(t, "one that is gone is not", told(want[0]))
+	n.ovs.Run("ovs-ofctl", "-O", "OpenFlow15", "del-flows", claims.OVSUnderlayBridge, "cookie=0x43/-1")
+	until(t, "nor in the other bridge", told(want[0], want[2]))
+	n.ovs.Run("ovs-ofctl", "-O", "OpenFlow15", "add-flow", claims.OVSBridge, "cookie=0x42,table=0,priority=60000,ip,actions=drop")
 	if text := p.Tables(desired); strings.Count(text, "somebody else's, cookie 0x42: 0 packets") != 3 {
 		t.Errorf("the tables lack foreign flows:\n%s", text)
 	}

@@ -78,7 +78,10 @@ type Plane struct {
 	flows  flowState
 	tracks tracks
 	tunnel tunnelRoutes
-	// underlaid is the State of underlay in which its flow was seen to.
+	// strangers and underlayStrangers are the foreign flows in our bridges.
+	strangers, underlayStrangers strangers
+	// underlaid is the State of underlay in which its flow was seen to, whatever others did
+	// to theirs.
 	underlaid openflowconn.State
 	// plain are the ports whose offloads we have turned off, and the index of the node's
 	// end then.

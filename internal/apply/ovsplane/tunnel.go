@@ -47,6 +47,7 @@ func (a *application) keepUnderlay(ctx context.Context, desired intent.Node) {
 	ctx, cancel := context.WithTimeout(ctx, min(a.patience, time.Second))
 	defer cancel()
 	s, err := a.underlay.Await(ctx)
+	s.Foreign = 0
 	if err == nil && !a.options.Refresh && s == a.underlaid {
 		return
 	}
@@ -87,11 +88,7 @@ func (p *Plane) auditUnderlay(ctx context.Context) (out []apply.Difference, err 
 	if !slices.ContainsFunc(found, func(f of.FlowDesc) bool { return f.Err == nil && f.Flow.Equal(want) }) {
 		out = append(out, apply.Difference{Subsystem: "ovs", Object: "flow " + want.String() + " of bridge " + claims.OVSUnderlayBridge, Problem: missing})
 	}
-	for _, d := range shadowing(found, []of.Flow{want}) {
-		d.Object += " of bridge " + claims.OVSUnderlayBridge
-		out = append(out, d)
-	}
-	return out, nil
+	return append(out, underlayShadowing(found)...), nil
 }
 
 // route tells ovs-vswitchd the way to every peer.

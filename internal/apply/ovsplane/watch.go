@@ -133,6 +133,7 @@ func (p *Plane) underlayDiffers() string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	s, _ := p.underlay.State()
+	s.Foreign = 0
 	if p.closed || p.last == nil || !s.Connected || s == p.underlaid || len(p.bridges) < 2 || p.underlaid == (openflowconn.State{}) {
 		return ""
 	}

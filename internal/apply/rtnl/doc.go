@@ -16,7 +16,9 @@
 // A pod's own namespace is entered when its port is new, unfinished or damaged,
 // once after a start, and on a refresh; never for a port that has not changed. The
 // host's end of a pair is set up last: a pair whose host's end is down is
-// unfinished, whatever crashed in between, and is taken up again where it stands.
+// unfinished, whatever crashed in between, and is taken up again where it stands. When
+// Commit returns, new addresses receive: it waits for the local routes of IPv6, which
+// the kernel makes later, a second at most.
 //
 // The Driver never decides what ought to be there, never waits for the slow end
 // of a link's removal, and leaves the kernel as it is when it is closed.

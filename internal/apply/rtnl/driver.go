@@ -57,9 +57,14 @@ type Driver struct {
 	verified map[string]verified
 	// failed are the ports and the tunnel (by link name) that Prepare could not make.
 	failed map[string]bool
+	// fresh are the ports (by host's end) whose pods were given IPv6 addresses by Prepare.
+	fresh map[string]bool
 	// carried are the addresses of the ports that we know to be up, or to have been, by
 	// index of the host's end.
 	carried map[int][]netip.Addr
+	// shadowed is what Shadowing found; looked: nothing has changed since that concerns it.
+	shadowed []apply.Difference
+	looked   bool
 	// foreign waits for Watch, which kick wakes.
 	foreign []apply.Foreign
 	kick    chan struct{}
@@ -94,7 +99,7 @@ func Open(c Config) (_ *Driver, err error) {
 	}
 	d := &Driver{
 		ns: c.NS, log: c.Log, dial: dial, settings: settings{ns: c.NS, file: c.SavedSysctls},
-		verified: map[string]verified{}, failed: map[string]bool{}, carried: map[int][]netip.Addr{}, kick: make(chan struct{}, 1),
+		verified: map[string]verified{}, failed: map[string]bool{}, fresh: map[string]bool{}, carried: map[int][]netip.Addr{}, kick: make(chan struct{}, 1),
 	}
 	// First listen, then read: nothing can happen unnoticed in between.
 	if d.monitor, err = listen(c.NS); err != nil {
@@ -147,6 +152,10 @@ func (d *Driver) catchUp(refresh bool) error {
 	port, news, doomed := uint32(0), refresh || !complete, d.remover.doomed()
 	dropped := map[int]bool{}
 	for _, e := range events {
+		// Routes by a link that is set down go without a word.
+		if _, isLink := e.key.(int); isLink || e.foreign {
+			d.looked = false
+		}
 		if e.key == (allLinks{}) {
 			d.reportSettings()
 			continue
@@ -182,7 +191,7 @@ func (d *Driver) read(port uint32, report bool) error {
 		return err
 	}
 	old := d.shadow
-	d.shadow, d.stale = next, false
+	d.shadow, d.stale, d.looked = next, false, false
 	if old == nil || !report {
 		return nil
 	}
@@ -314,7 +323,8 @@ func (d *Driver) Commit(ctx context.Context, want linux.State, o apply.Options, 
 			return r, err
 		}
 	}
-	d.run(ctx, d.shadow.planAddresses(want), o, &r)
+	addresses := d.shadow.planAddresses(want)
+	d.run(ctx, addresses, o, &r)
 	d.raiseTunnel(want.Tunnel, hold, &r)
 	d.run(ctx, d.shadow.planNeighbours(want, d.failed), o, &r)
 	d.raisePorts(want, hold, &r)
@@ -339,6 +349,8 @@ func (d *Driver) Commit(ctx context.Context, want linux.State, o apply.Options, 
 			d.remove(l, &r)
 		}
 	}
+	d.awaitLocal(ctx, want, len(addresses) > 0)
+	d.looked = d.looked && len(r.Changes) == 0
 	return r, ctx.Err()
 }
 

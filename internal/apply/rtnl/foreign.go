@@ -135,6 +135,29 @@ func (c *conn) rules(fam byte) ([]rule, error) {
 	return out, nil
 }
 
+// Shadowing names the foreign routes and rules that take packets from ours, as Audit does. It
+// reads the kernel only if something has changed since it was asked last. Before the first
+// Apply there is nothing.
+func (d *Driver) Shadowing() ([]apply.Difference, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.shadow == nil {
+		return nil, nil
+	}
+	if err := d.catchUp(false); err != nil {
+		return nil, err
+	}
+	if !d.looked {
+		found, err := d.conn.shadowing(d.shadow)
+		if err != nil {
+			return nil, err
+		}
+		slices.SortFunc(found, apply.Difference.Compare)
+		d.shadowed, d.looked = found, true
+	}
+	return slices.Clone(d.shadowed), nil
+}
+
 // shadowing names the foreign routes and rules that take packets from our routes:
 // nothing of ours is missing, and traffic goes elsewhere all the same. They are not
 // ours to remove.

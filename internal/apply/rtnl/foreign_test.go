@@ -101,6 +101,68 @@ func TestForeignRoutesShadow(t *testing.T) {
 			if d := cmp.Diff(c.want, got); d != "" {
 				t.Errorf("audit (-want +got):\n%s", d)
 			}
+			if d := cmp.Diff(c.want, n.shadowing()); d != "" {
+				t.Errorf("between audits (-want +got):\n%s", d)
+			}
 		})
+	}
+}
+
+func (n *node) shadowing() []apply.Difference {
+	n.Helper()
+	got, err := n.d.Shadowing()
+	if err != nil {
+		n.Fatal(err)
+	}
+	return got
+}
+
+// What shadows our routes is told as it comes, and no more once it is gone, without anything
+// being applied; and the kernel is read only when there is news.
+func TestShadowingFollowsTheKernel(t *testing.T) {
+	n, w := newNode(t), newWorld()
+	if got := n.shadowing(); got != nil {
+		t.Errorf("before the first Apply: %v", got)
+	}
+	n.addUnderlay(w)
+	w.addPod(t, 2)
+	n.mustApply(w.state(), apply.Options{})
+	nic := n.link("nic")
+	part := &netlink.Route{Dst: network(t, "10.128.3.0/24"), LinkIndex: nic.Attrs().Index}
+	other := &netlink.Route{Dst: network(t, "0.0.0.0/0"), LinkIndex: nic.Attrs().Index, Table: 52}
+	rule := netlink.NewRule()
+	rule.Family, rule.Priority, rule.Table = unix.AF_INET, 100, 52
+	for _, step := range []struct {
+		name string
+		do   func() error
+		want []string
+	}{
+		{"a route", func() error { return n.out.RouteAdd(part) }, []string{"10.128.3.0/24 dev nic"}},
+		{"the route goes", func() error { return n.out.RouteDel(part) }, nil},
+		{"a rule whose table is empty", func() error { return n.out.RuleAdd(rule) }, nil},
+		{"its table is filled", func() error { return n.out.RouteAdd(other) }, []string{"100: from all lookup 52"}},
+		{"the rule goes", func() error { return n.out.RuleDel(rule) }, nil},
+		{"a route again", func() error { return n.out.RouteAdd(part) }, []string{"10.128.3.0/24 dev nic"}},
+		{"its link is set down, and it goes without a word", func() error { return n.out.LinkSetDown(nic) }, nil},
+	} {
+		if err := step.do(); err != nil {
+			t.Fatalf("%s: %v", step.name, err)
+		}
+		var got []string
+		for _, d := range n.shadowing() {
+			got = append(got, d.Object)
+		}
+		if d := cmp.Diff(step.want, got); d != "" {
+			t.Errorf("%s (-want +got):\n%s", step.name, d)
+		}
+	}
+	// The kernel's own news of the link may still be on its way.
+	remembered := false
+	for try := 0; try < 1000 && !remembered; try++ {
+		n.d.shadowed = []apply.Difference{{Object: "remembered"}}
+		remembered = len(n.shadowing()) == 1
+	}
+	if !remembered {
+		t.Error("the kernel is read though there is no news")
 	}
 }

@@ -1,14 +1,20 @@
 package rtnl
 
 import (
+	"cmp"
+	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
+	"time"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/fairlead-sdn/fairlead/internal/apply/netns"
 	"github.com/fairlead-sdn/fairlead/internal/packet"
+	"github.com/fairlead-sdn/fairlead/internal/render/linux"
 )
 
 // Way is where the kernel sends packets to an address.
@@ -17,13 +23,21 @@ type Way struct {
 	Route string
 	// Local: the node itself has the address.
 	Local bool
-	// Dev is the link that they leave by; empty: the kernel refuses them, or there are
-	// several ways.
+	// Hops are the next hops, of which the kernel takes one; none: it refuses them, or they
+	// have arrived.
+	Hops []Hop
+	// Dev is the link that they leave by, if there is one next hop.
 	Dev string
 	// MAC is the next hop's hardware address, as far as the kernel knows it; Permanent that
 	// it does not forget it.
 	MAC       packet.MAC
 	Permanent bool
+}
+
+// Hop is a next hop. Gateway is invalid for what is directly on the link.
+type Hop struct {
+	Dev     string
+	Gateway netip.Addr
 }
 
 // Lookup asks the kernel for the route that packets to an address take. Rules that look at
@@ -47,14 +61,20 @@ func (d *Driver) Lookup(dst netip.Addr) (Way, error) {
 		return fmt.Sprint(index)
 	}
 	w := Way{Route: r.describe(name), Local: r.kind == unix.RTN_LOCAL}
-	if w.Local || len(r.hops) != 1 {
+	if w.Local {
+		return w, nil
+	}
+	for _, h := range r.hops {
+		w.Hops = append(w.Hops, Hop{name(h.index), h.gateway})
+	}
+	if len(w.Hops) != 1 {
 		return w, nil
 	}
 	next := dst
-	if gw := r.hops[0].gateway; gw.IsValid() {
+	if gw := w.Hops[0].Gateway; gw.IsValid() {
 		next = gw
 	}
-	w.Dev = name(r.hops[0].index)
+	w.Dev = w.Hops[0].Dev
 	w.MAC, w.Permanent, err = d.conn.neighbour(neighKey{r.hops[0].index, next})
 	return w, err
 }
@@ -74,6 +94,87 @@ func (c *conn) lookup(dst netip.Addr) (route, error) {
 		return route{}, errors.New("the kernel's answer is no route")
 	}
 	return r, nil
+}
+
+// localPatience bounds how long a Commit waits for new addresses.
+const localPatience = time.Second
+
+// awaitLocal waits until what is sent to IPv6 addresses that are new is delivered: those of
+// fresh ports, and with tunnel those of the tunnel. The kernel confirms such an address
+// before it has its local route, which a worker makes that waits for its turn among all who
+// change links. It is called last, when the routes are mostly there. One that does not come
+// in time is no failure: the address is set, and all else works.
+func (d *Driver) awaitLocal(ctx context.Context, want linux.State, tunnel bool) {
+	if len(d.fresh) == 0 && !tunnel {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, localPatience)
+	defer cancel()
+	tell := func(link string, err error) {
+		if err != nil {
+			d.log.Warn("a new IPv6 address may not receive yet", "link", link, "err", err)
+		}
+	}
+	if tunnel && want.Tunnel != nil {
+		var addrs []netip.Addr
+		l, _ := d.shadow.named(want.Tunnel.Name)
+		for _, a := range want.Tunnel.Addresses {
+			if d.shadow.addrs[addrKey{l.index, netip.PrefixFrom(a.Addr, a.Addr.BitLen())}] {
+				addrs = append(addrs, a.Addr)
+			}
+		}
+		tell(l.name, d.delivers(ctx, d.ns, addrs))
+	}
+	var ports []linux.Port
+	for _, p := range want.Ports {
+		if d.fresh[p.HostName] && !d.failed[p.HostName] {
+			ports = append(ports, p)
+		}
+	}
+	clear(d.fresh)
+	d.spread(len(ports), func(_ *conn, i int) {
+		ns, err := netns.Open(ports[i].Netns)
+		if err == nil {
+			defer ns.Close()
+			err = d.delivers(ctx, ns, ports[i].Addresses)
+		}
+		tell(ports[i].HostName, err)
+	})
+}
+
+// delivers waits until a namespace takes the IPv6 addresses among addrs for its own.
+func (d *Driver) delivers(ctx context.Context, ns *netns.NS, addrs []netip.Addr) error {
+	c, err := d.dial(ns, nil)
+	if err != nil {
+		return err
+	}
+	defer c.close()
+	local := func(a netip.Addr) bool {
+		r, err := c.lookup(a)
+		return err == nil && r.kind == unix.RTN_LOCAL
+	}
+	addrs = slices.DeleteFunc(slices.Clone(addrs), func(a netip.Addr) bool { return a.Is4() || local(a) })
+	if len(addrs) == 0 {
+		return nil
+	}
+	// First listen, then look again: no route can come unnoticed in between.
+	m, err := listen(ns)
+	if err != nil {
+		return err
+	}
+	defer m.close()
+	defer context.AfterFunc(ctx, m.interrupt)()
+	for _, a := range addrs {
+		for !local(a) {
+			if err = m.wait(); err == nil {
+				_, _, err = m.drain()
+			}
+			if err != nil {
+				return fmt.Errorf("wait for the local route to %s: %w", a, cmp.Or(ctx.Err(), err))
+			}
+		}
+	}
+	return nil
 }
 
 // neighbour is what the kernel knows of one; the zero MAC if nothing.

@@ -34,6 +34,7 @@ func listen(ns *netns.NS) (*monitor, error) {
 	for _, g := range []uint{
 		unix.RTNLGRP_LINK, unix.RTNLGRP_NEIGH, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV4_ROUTE,
 		unix.RTNLGRP_IPV6_IFADDR, unix.RTNLGRP_IPV6_ROUTE, unix.RTNLGRP_IPV4_NETCONF, unix.RTNLGRP_IPV6_NETCONF,
+		unix.RTNLGRP_IPV4_RULE, unix.RTNLGRP_IPV6_RULE,
 	} {
 		groups |= 1 << (g - 1)
 	}
@@ -110,7 +111,7 @@ func (m *monitor) drain() (events []event, complete bool, err error) {
 				continue
 			}
 			if i, seen := last[e.key]; seen {
-				e.dropped = e.dropped || events[i].dropped
+				e.dropped, e.foreign = e.dropped || events[i].dropped, e.foreign || events[i].foreign
 				events[i] = e
 				continue
 			}
@@ -133,7 +134,7 @@ func (m *monitor) receive() (n int, err error) {
 // event is one notification.
 type event struct {
 	// key names the object: an int for a link's index, neighKey, addrKey, routeKey,
-	// or allLinks for a setting of the namespace.
+	// allLinks for a setting of the namespace, or elsewhere.
 	key     any
 	deleted bool
 	// port is the netlink port of who made the change, usually the process's id.
@@ -141,9 +142,14 @@ type event struct {
 	link link
 	// dropped says that the link was set down, whatever came after.
 	dropped bool
+	// foreign: a route or a rule that may take packets from our routes came or went.
+	foreign bool
 	neigh   neigh
 	route   route
 }
+
+// elsewhere is the key of rules, and of routes that are not in the place of one of ours.
+type elsewhere struct{}
 
 // allLinks is the key of a change of a setting for all links.
 type allLinks struct{}
@@ -169,9 +175,15 @@ func parseEvent(msg syscall.NetlinkMessage) (event, bool) {
 		e.deleted = msg.Header.Type == unix.RTM_DELROUTE
 		var table uint32
 		e.route, table, ok = parseRoute(msg.Data)
+		ours := table == claims.RouteTable && e.route.protocol == claims.RouteProtocol
+		e.key, e.foreign = e.route.routeKey, !ours
 		// A foreign route may take the place of ours, but cannot delete it.
-		ok = ok && table == claims.RouteTable && (!e.deleted || e.route.protocol == claims.RouteProtocol)
-		e.key = e.route.routeKey
+		if !ours && (e.deleted || table != claims.RouteTable) {
+			e.key = elsewhere{}
+		}
+		ok = ok && table != unix.RT_TABLE_LOCAL
+	case unix.RTM_NEWRULE, unix.RTM_DELRULE:
+		e.key, e.foreign, ok = elsewhere{}, true, true
 	case unix.RTM_NEWNETCONF:
 		if len(msg.Data) < 4 {
 			return e, false

@@ -68,6 +68,9 @@ func (d *Driver) preparePorts(ctx context.Context, want linux.State, o apply.Opt
 			continue
 		}
 		d.verified[p.HostName] = verified{p, res.host.index}
+		if res.fresh {
+			d.fresh[p.HostName] = true
+		}
 	}
 }
 
@@ -80,6 +83,8 @@ type portResult struct {
 	removed []int
 	// stale says that the kernel may have dropped more than we know.
 	stale bool
+	// fresh says that the pod was given an IPv6 address.
+	fresh bool
 }
 
 // setup is the work on one port.
@@ -361,6 +366,7 @@ func (s *setup) make(changes []podChange, unfinished bool) error {
 		}
 		if err == nil {
 			s.say("%s %s %s", verb(c.diff.Problem), c.diff.Subsystem, c.diff.Object)
+			s.res.fresh = s.res.fresh || c.request.kind == unix.RTM_NEWADDR && c.request.body[0] == unix.AF_INET6
 		} else if first == nil {
 			first = fmt.Errorf("%s %s %s: %w", verb(c.diff.Problem), c.diff.Subsystem, c.diff.Object, err)
 		}

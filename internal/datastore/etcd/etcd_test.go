@@ -3,13 +3,16 @@ package etcd_test
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"os"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/goleak"
 	"go.uber.org/zap"
@@ -179,8 +182,11 @@ func TestCorruptValues(t *testing.T) {
 	if err != nil || len(list.Items) != 2 {
 		t.Errorf("List: %d items, %v; want the two good ones", len(list.Items), err)
 	}
-	if len(corrupt) != 6 {
-		t.Errorf("reported %v, want six keys", corrupt)
+	mu.Lock()
+	reported := maps.Clone(corrupt) // the watch may report at any time, too
+	mu.Unlock()
+	if len(reported) != 6 {
+		t.Errorf("reported %v, want six keys", reported)
 	}
 	if e, _ := nextEvent(t, w); e.Type != datastore.Added || e.Object.GetName() != "later" {
 		t.Errorf("event %+v, want the good object", e)
@@ -390,7 +396,55 @@ func TestUnreachable(t *testing.T) {
 	if d := time.Since(begin); d > etcd.DefaultRequestTimeout+2*time.Second {
 		t.Errorf("List took %s", d)
 	}
+	isPlain(t, err)
 	t.Logf("List ended after %s: %v", time.Since(begin).Round(time.Millisecond), err)
+}
+
+// isPlain wants an error in words for people.
+func isPlain(t *testing.T, err error) {
+	t.Helper()
+	for _, words := range []string{"rpc error", "desc =", "transport:", "code ="} {
+		if err != nil && strings.Contains(err.Error(), words) {
+			t.Errorf("the error has the words of gRPC: %v", err)
+		}
+	}
+}
+
+// Keys that are no object's are found, and deleted; objects and what is elsewhere are not.
+func TestStrays(t *testing.T) {
+	endpoint := startEmbedded(t, etcdserver.Config{}).Endpoint()
+	raw := rawClient(t, endpoint)
+	s := open(t, etcd.Config{Endpoints: []string{endpoint}})
+	mustCreate(t, s, "good")
+	for _, key := range []string{
+		"/fairlead/netnamespaces/deep/path", "/fairlead/pods/alone", "/fairlead/nothing/x", "/fairlead/\x01", "/fairlead/netnamespaces/torn",
+		"/fairlead2/pods/alone", "/fairlead",
+	} {
+		if _, err := raw.Put(t.Context(), key, "?"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want := []string{"/fairlead/\x01", "/fairlead/netnamespaces/deep/path", "/fairlead/nothing/x", "/fairlead/pods/alone"}
+	got, err := s.Strays(t.Context())
+	if d := cmp.Diff(want, got); d != "" || err != nil {
+		t.Errorf("strays: %v (-want +got):\n%s", err, d)
+	}
+	for _, key := range []string{"/fairlead/netnamespaces/torn", "/fairlead/netnamespaces/good", "/fairlead2/pods/alone", "/fairlead", ""} {
+		if err := s.DeleteStray(t.Context(), key); !apierrors.IsBadRequest(err) {
+			t.Errorf("delete %q: %v, want BadRequest", key, err)
+		}
+	}
+	for _, key := range want {
+		if err := s.DeleteStray(t.Context(), key); err != nil {
+			t.Errorf("delete %q: %v", key, err)
+		}
+		if err := s.DeleteStray(t.Context(), key); !apierrors.IsNotFound(err) {
+			t.Errorf("delete %q again: %v, want NotFound", key, err)
+		}
+	}
+	if got, err := s.Strays(t.Context()); len(got) > 0 || err != nil {
+		t.Errorf("left: %q, %v", got, err)
+	}
 }
 
 func BenchmarkCreate(b *testing.B) {

@@ -9,6 +9,8 @@ import (
 	"encoding/pem"
 	"math/big"
 	"net"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -120,6 +122,28 @@ func TestTLS(t *testing.T) {
 		if !apierrors.IsUnauthorized(err) || !strings.Contains(err.Error(), "check the files") {
 			t.Errorf("%s: %v, want Unauthorized with advice", name, err)
 		}
+		isPlain(t, err)
+	}
+	// What is no etcd, or speaks another way than the endpoint says.
+	_, port, _ := strings.Cut(endpoint, "://")
+	plain := startEmbedded(t, etcdserver.Config{Listen: "http://127.0.0.1:0"}).Endpoint()
+	_, plainPort, _ := strings.Cut(plain, "://")
+	web := httptest.NewServer(http.NotFoundHandler())
+	t.Cleanup(web.Close)
+	for name, tt := range map[string]struct {
+		config etcd.Config
+		want   string
+	}{
+		"no TLS to a server with it":    {etcd.Config{Endpoints: []string{"http://" + port}}, "write https://"},
+		"TLS to a server without it":    {etcd.Config{Endpoints: []string{"https://" + plainPort}, CA: ours.ca()}, "write http://"},
+		"a server of something else":    {etcd.Config{Endpoints: []string{web.URL}}, "no etcd"},
+		"a port that nobody listens on": {etcd.Config{Endpoints: []string{"http://127.0.0.1:1"}}, "is etcd running"},
+	} {
+		err := open(t, tt.config).Ping(t.Context())
+		if err == nil || !strings.Contains(err.Error(), tt.want) || !strings.Contains(err.Error(), tt.config.Endpoints[0]) {
+			t.Errorf("%s: %v, want %q", name, err, tt.want)
+		}
+		isPlain(t, err)
 	}
 }
 
