@@ -35,6 +35,11 @@ func benchOVSSwitch(ctx context.Context, e *environment) (_ []figure, err error)
 	var figures []figure
 	desired := policyIntent(0, 0)
 	desired.Ports = nil
+	// The addresses are of a block of the node, as those of pods are: nobody else had them before.
+	block := netip.MustParsePrefix("10.213.1.0/24")
+	desired.Subnets = []intent.Subnet{{VPC: "default", Name: "default", CIDRs: []netip.Prefix{block}}}
+	desired.Tunnels = []intent.TunnelAddress{{VPC: "default", Subnet: "default", Addr: block.Addr().Next()}}
+	desired.Routes = []intent.Route{{VPC: "default", Dst: block, NextHop: intent.NextHop{Local: true}}}
 	for _, beside := range []int{0, 50} {
 		for len(desired.Ports) < beside {
 			if err := n.addPod(&desired); err != nil {
@@ -55,7 +60,7 @@ func benchOVSSwitch(ctx context.Context, e *environment) (_ []figure, err error)
 func (n *ovsNode) addPod(desired *intent.Node) error {
 	i := len(n.spaces)
 	port := intent.Port{
-		ID: fmt.Sprintf("pod%d/eth0", i), VPC: "default", VNI: 1, HostInterface: fmt.Sprintf("flppod%d", i),
+		ID: fmt.Sprintf("pod%03d/eth0", i), VPC: "default", VNI: 1, HostInterface: fmt.Sprintf("flppod%d", i),
 		Addresses: []netip.Addr{netip.AddrFrom4([4]byte{10, 213, 1, byte(i + 10)})},
 	}
 	if err := n.pod(&port); err != nil {

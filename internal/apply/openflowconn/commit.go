@@ -132,6 +132,37 @@ func (c *Conn) Commit(ctx context.Context, changes Changes) error {
 	return c.plain(ctx, after)
 }
 
+// Prepared is a bundle that the switch has taken, and of which nothing holds yet.
+type Prepared struct {
+	conn      *Conn
+	id, first uint32
+	messages  []message
+}
+
+// ErrNotOneBundle says that changes do not fit into one bundle.
+var ErrNotOneBundle = errors.New("the changes do not fit into one bundle")
+
+// Prepare hands changes to the switch as one bundle, to be committed or discarded within some
+// seconds. Nothing of it holds, and it is a matter of one short message that it does.
+func (c *Conn) Prepare(ctx context.Context, changes Changes) (*Prepared, error) {
+	if err := validate(changes); err != nil {
+		return nil, err
+	}
+	before, bundled, after := sequence(changes)
+	if len(before)+len(after) > 0 || len(bundled) > c.config.MaxBundle {
+		return nil, ErrNotOneBundle
+	}
+	return c.fill(ctx, bundled, 0)
+}
+
+// Commit makes the changes, or none of them; its errors are those of Conn.Commit.
+func (p *Prepared) Commit(ctx context.Context) error {
+	return p.conn.finish(ctx, p, &RefusedError{})
+}
+
+// Discard gives the bundle up.
+func (p *Prepared) Discard(ctx context.Context) { p.conn.discard(ctx, p.id) }
+
 // validate refuses what the switch would, or what cannot be sent at all.
 func validate(changes Changes) error {
 	refused := &RefusedError{}
@@ -247,6 +278,14 @@ const bundleFlags = openflow.BundleAtomic | openflow.BundleOrdered
 // commit sends one bundle. It is filled first; only when the switch has taken all of
 // it, which a barrier tells, it is committed.
 func (c *Conn) commit(ctx context.Context, messages []message, committed int) error {
+	p, err := c.fill(ctx, messages, committed)
+	if err != nil {
+		return err
+	}
+	return c.finish(ctx, p, &RefusedError{Committed: committed})
+}
+
+func (c *Conn) fill(ctx context.Context, messages []message, committed int) (*Prepared, error) {
 	id := c.bundle.Add(1)
 	first := c.reserve(len(messages) + 2)
 	open, barrier := first+uint32(len(messages)), first+uint32(len(messages))+1
@@ -266,22 +305,22 @@ func (c *Conn) commit(ctx context.Context, messages []message, committed int) er
 	if err != nil || len(refused.Refused) > 0 {
 		c.discard(ctx, id)
 		if len(refused.Refused) > 0 {
-			return refused
+			return nil, refused
 		}
-		return fmt.Errorf("fill a bundle of %d changes: %w", len(messages), err)
+		return nil, fmt.Errorf("fill a bundle of %d changes: %w", len(messages), err)
 	}
-	return c.finish(ctx, id, first, messages, refused)
+	return &Prepared{c, id, first, messages}, nil
 }
 
 // finish commits a bundle that is filled. The switch says which message it refused
 // under that message's xid, and then that the commit failed.
-func (c *Conn) finish(ctx context.Context, id, first uint32, messages []message, refused *RefusedError) error {
+func (c *Conn) finish(ctx context.Context, p *Prepared, refused *RefusedError) error {
 	xid := c.reserve(1)
 	// The errors bear the xids of the messages, which lie before that of the commit,
 	// with those of other callers between.
-	n := int(xid-first) + 1
-	b := openflow.AppendBundleControl(nil, xid, id, openflow.BundleCommit, bundleFlags)
-	err := c.do(ctx, first, n, b, refused.collect(first, messages, func(m openflow.Message) (bool, error) {
+	n := int(xid-p.first) + 1
+	b := openflow.AppendBundleControl(nil, xid, p.id, openflow.BundleCommit, bundleFlags)
+	err := c.do(ctx, p.first, n, b, refused.collect(p.first, p.messages, func(m openflow.Message) (bool, error) {
 		if m.Header.XID != xid {
 			return false, nil
 		}

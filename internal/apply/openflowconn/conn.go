@@ -72,6 +72,9 @@ type Conn struct {
 	mu      sync.Mutex
 	state   State
 	changed chan struct{}
+	// ports are those that the switch said it added, since the connection began.
+	ports        map[string]openflow.Port
+	portsChanged chan struct{}
 }
 
 // New makes a Conn. It does nothing until Run.
@@ -83,7 +86,9 @@ func New(c Config) *Conn {
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
 	}
-	return &Conn{config: c, calls: make(chan *call), ended: make(chan struct{}), changed: make(chan struct{})}
+	return &Conn{
+		config: c, calls: make(chan *call), ended: make(chan struct{}), changed: make(chan struct{}), portsChanged: make(chan struct{}),
+	}
 }
 
 func orDefault[T int | time.Duration](v, def T) T {
@@ -123,6 +128,9 @@ func (c *Conn) Await(ctx context.Context) (State, error) {
 func (c *Conn) publish(s State) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if !s.Connected {
+		c.ports = nil
+	}
 	c.state = s
 	close(c.changed)
 	c.changed = make(chan struct{})

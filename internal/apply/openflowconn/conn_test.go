@@ -405,3 +405,49 @@ func TestTenThousand(t *testing.T) {
 		t.Errorf("the bad bundle left something, %v", err)
 	}
 }
+
+// TestPrepared holds that a bundle that is prepared changes nothing until it is committed,
+// and that the switch says which ports it adds while it takes up its database.
+func TestPrepared(t *testing.T) {
+	o := startBridge(t)
+	c := run(t, config(o))
+	await(t, c, connected)
+	ctx := patient(t)
+	prepare := func(text string) *openflowconn.Prepared {
+		t.Helper()
+		p, err := c.Prepare(ctx, openflowconn.Diff(openflowconn.Rules{}, openflowconn.Rules{Flows: flows(t, text)}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return p
+	}
+	const flow = "cookie=0xfa1e000000000000,table=0,priority=1,in_port=77,actions=drop"
+	p := prepare(flow)
+	if got := dump(o); len(got) != 0 {
+		t.Errorf("a prepared bundle made %v", got)
+	}
+	p.Discard(ctx)
+	if err := p.Commit(ctx); err == nil {
+		t.Error("a discarded bundle was committed")
+	}
+	p = prepare(flow)
+	o.Run("ovs-vsctl", "--no-wait", "add-port", bridge, "p1", "--", "set", "interface", "p1", "type=internal", "ofport_request=77")
+	if err := c.AwaitPorts(ctx, map[string]openflow.Port{"p1": 77}); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Commit(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if got := dump(o); len(got) != 1 {
+		t.Errorf("a committed bundle made %v", got)
+	}
+	if err := c.AwaitPorts(ctx, map[string]openflow.Port{"p1": 78}); !errors.Is(err, openflowconn.ErrOtherNumber) {
+		t.Errorf("another number is told by %v", err)
+	}
+	o.Run("ovs-vsctl", "del-port", bridge, "p1")
+	short, cancel := context.WithTimeout(ctx, 200*time.Millisecond)
+	defer cancel()
+	if err := c.AwaitPorts(short, map[string]openflow.Port{"p1": 77}); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("a port that was deleted is told by %v", err)
+	}
+}

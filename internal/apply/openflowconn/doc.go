@@ -14,6 +14,9 @@
 // and new or changed flows first, deletions last. Meters cannot be part of a bundle:
 // they are made before and deleted after.
 //
+// A bundle can be handed over ahead (Prepare) of what it waits for, such as that the switch
+// says that a port is there (AwaitPorts).
+//
 // While connected, the switch tells which flows of ours somebody else added, changed
 // or removed (State.Touched), and that they did so to their own (State.Foreign). After a new connection (State.Connection) the switch may
 // be a new process with empty tables: read again.

@@ -176,6 +176,10 @@ func (s *session) receive(frame []byte) error {
 	if e, ok := m.Body.(openflow.EchoRequest); ok {
 		return s.enqueue(openflow.AppendEchoReply(nil, m.Header.XID, e.Data))
 	}
+	if p, ok := m.Body.(openflow.PortStatus); ok {
+		s.conn.announce(p)
+		return nil
+	}
 	if !s.state.Connected {
 		return s.greeted(m)
 	}
@@ -201,14 +205,17 @@ func (s *session) greeted(m openflow.Message) error {
 	case openflow.FeaturesReply:
 		s.state.DatapathID, s.state.Watching = body.DatapathID, true
 		xid := s.conn.reserve(1)
-		return s.enqueue(openflow.AppendBarrierRequest(appendWatchRequest(nil, xid), xid))
+		return s.enqueue(openflow.AppendBarrierRequest(appendWatchRequest(appendPortsRequest(nil, xid), xid), xid))
 	case openflow.BarrierReply:
 		s.connected()
 	case openflow.Error:
-		if h, err := body.FailedHeader(); err != nil || h.Type != openflow.TypeMultipartRequest {
+		switch h, err := body.FailedHeader(); {
+		case err == nil && h.Type == openflow.TypeMultipartRequest:
+			s.state.Watching = false
+		case err == nil && (h.Type == typeSetConfig || h.Type == typeSetAsync): // then it does not tell of ports
+		default:
 			return fmt.Errorf("shake hands with the bridge: %w", body)
 		}
-		s.state.Watching = false
 	}
 	return nil
 }

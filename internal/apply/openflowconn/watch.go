@@ -1,7 +1,9 @@
 package openflowconn
 
 import (
+	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 
 	"github.com/fairlead-sdn/fairlead/internal/openflow"
@@ -87,4 +89,86 @@ func countTouched(b []byte, owned Owned) (touched, foreign uint64, err error) {
 		b = b[length:]
 	}
 	return touched, foreign, nil
+}
+
+// ErrOtherNumber says that a port has another number than was asked for.
+var ErrOtherNumber = errors.New("the switch gave a port another number")
+
+// Messages by which a connection says what it wants to be told (OpenFlow 1.5.1, 7.3.2 and 7.3.10).
+const (
+	typeSetConfig = 9
+	typeSetAsync  = 28
+
+	asyncPacketIn    = 1 // properties of a connection that is not a slave
+	asyncPortStatus  = 3
+	asyncFlowRemoved = 5
+)
+
+// appendPortsRequest appends what makes the switch tell which ports it adds and deletes.
+// Open vSwitch tells a connection to a management socket nothing until it has asked for
+// some bytes of packets; packets it is not to send all the same.
+func appendPortsRequest(b []byte, xid uint32) []byte {
+	be := binary.BigEndian
+	b = append(b, openflow.Version, typeSetConfig, 0, 12)
+	b = be.AppendUint32(b, xid)
+	b = append(b, 0, 0, 0, 64) // flags, bytes of a packet
+	b = append(b, openflow.Version, typeSetAsync, 0, 32)
+	b = be.AppendUint32(b, xid)
+	for _, p := range []struct {
+		property uint16
+		reasons  uint32
+	}{{asyncPacketIn, 0}, {asyncPortStatus, 1<<openflow.PortAdded | 1<<openflow.PortDeleted}, {asyncFlowRemoved, 0}} {
+		b = be.AppendUint16(b, p.property)
+		b = be.AppendUint16(b, 8)
+		b = be.AppendUint32(b, p.reasons)
+	}
+	return b
+}
+
+// announce notes a port that the switch has added or deleted.
+func (c *Conn) announce(s openflow.PortStatus) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch s.Change {
+	case openflow.PortAdded:
+		if c.ports == nil {
+			c.ports = map[string]openflow.Port{}
+		}
+		c.ports[s.Port.Name] = s.Port.Port
+	case openflow.PortDeleted:
+		delete(c.ports, s.Port.Name)
+	}
+	close(c.portsChanged)
+	c.portsChanged = make(chan struct{})
+}
+
+// AwaitPorts waits until the switch has said, on this connection, that it has added ports of
+// these names and numbers; one with another number is ErrOtherNumber. It says so while it
+// takes up a change of its database: what is sent at once is done before the change is
+// said to be taken up. A switch that does not tell of ports is waited for until ctx ends.
+func (c *Conn) AwaitPorts(ctx context.Context, want map[string]openflow.Port) error {
+	for {
+		c.mu.Lock()
+		missing, changed := false, c.portsChanged
+		var err error
+		for name, number := range want {
+			switch got, there := c.ports[name]; {
+			case !there:
+				missing = true
+			case got != number:
+				err = fmt.Errorf("%w: %s asked for %d and has %d", ErrOtherNumber, name, number, got)
+			}
+		}
+		c.mu.Unlock()
+		if err != nil || !missing {
+			return err
+		}
+		select {
+		case <-changed:
+		case <-c.ended:
+			return ErrClosed
+		case <-ctx.Done():
+			return fmt.Errorf("wait for ports of the bridge: %w", ctx.Err())
+		}
+	}
 }

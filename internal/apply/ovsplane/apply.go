@@ -19,7 +19,6 @@ import (
 	"github.com/fairlead-sdn/fairlead/internal/apply/rtnl"
 	"github.com/fairlead-sdn/fairlead/internal/claims"
 	"github.com/fairlead-sdn/fairlead/internal/intent"
-	of "github.com/fairlead-sdn/fairlead/internal/openflow"
 	"github.com/fairlead-sdn/fairlead/internal/packet"
 	"github.com/fairlead-sdn/fairlead/internal/render/linux"
 	"github.com/fairlead-sdn/fairlead/internal/render/ovs"
@@ -33,6 +32,9 @@ type application struct {
 	failed  map[intent.Ref]bool
 	// named counts the conversations that were named in the report.
 	named int
+	// listed are the entries of our zones, read since the flows hold, if listedAll.
+	listed    []connection
+	listedAll bool
 }
 
 // rendered is what an intent means for the host.
@@ -135,6 +137,8 @@ func (a *application) run(ctx context.Context, desired intent.Node) error {
 	if err != nil {
 		return err
 	}
+	early := a.begin(ctx, desired, r.bridges(desired, a.datapath))
+	defer func() { early().discard(ctx) }() // if it was not taken
 	prepared, err := a.links.Prepare(ctx, r.state, a.options)
 	a.took(prepared)
 	if err != nil {
@@ -153,7 +157,7 @@ func (a *application) run(ctx context.Context, desired intent.Node) error {
 	if made, ok := a.filter.(linuxplane.Maker); ok && made.Anew() {
 		a.forgetUntranslated(ctx, desired)
 	}
-	switchErr := a.applySwitch(ctx, desired, r, replaced(earlier, now), now)
+	switchErr := a.applySwitch(ctx, desired, r, replaced(earlier, now), now, early)
 	hold := errors.Join(filterErr, switchErr)
 	committed, err := a.links.Commit(ctx, r.state, a.options, hold)
 	a.took(committed)
@@ -222,25 +226,45 @@ func (a *application) finishFrames(ports []linux.Port, links map[string]podLink)
 }
 
 // applySwitch brings in all that Open vSwitch does. links are those of ports that exist;
-// those of replaced are taken out of the bridge first.
-func (a *application) applySwitch(ctx context.Context, desired intent.Node, r rendered, replaced map[string]bool, links map[string]podLink) error {
+// those of replaced are taken out of the bridge first. early are the flows that were handed over.
+func (a *application) applySwitch(ctx context.Context, desired intent.Node, r rendered, replaced map[string]bool, links map[string]podLink, early func() *ahead) (err error) {
+	defer func() {
+		if err != nil {
+			a.tracks.judged = nil // by which flows is not known any more
+		}
+	}()
 	waiting, cancel := context.WithTimeout(ctx, a.patience)
 	defer cancel()
 	wanted := r.bridges(desired, a.datapath)
 	wanted = withPorts(wanted, func(name string) bool { return links[name].index != 0 })
 	a.bridges, a.last = wanted, &desired
-	numbers, err := a.applyBridges(waiting, desired, wanted, replaced)
+	flows := early()
+	known, err := a.db.Numbers(waiting)
+	if err != nil {
+		flows.discard(ctx)
+		return fmt.Errorf("the database of Open vSwitch: %w", err)
+	}
+	a.number(wanted, known)
+	// What the host's port lacks is found out meanwhile, if it is there.
+	gateway := a.host.planAhead(gatewayLink(r.host.Gateway))
+	numbers, installed, err := a.applyBridges(waiting, desired, wanted, func(name string) bool { _, there := known[name]; return there && replaced[name] }, flows)
+	complete := gateway()
 	if err != nil {
 		return fmt.Errorf("the database of Open vSwitch: %w", err)
 	}
-	if err := a.setGateway(r.host.Gateway); err != nil {
+	if !complete {
+		err = a.setGateway(r.host.Gateway)
+	}
+	if err != nil {
 		return err
 	}
 	if r.uplink != nil {
 		a.joinUplink(desired, r.uplink)
 	}
-	if err := a.install(waiting, desired, numbers); err != nil {
-		a.tracks.judged = nil // by which flows is not known any more
+	if !installed {
+		err = a.install(waiting, desired, numbers)
+	}
+	if err != nil {
 		return fmt.Errorf("flows of the bridge %s: %w", claims.OVSBridge, err)
 	}
 	// Thousands of conversations and hundreds of peers are asked about one by one.
@@ -301,19 +325,29 @@ func withPorts(list []switchdb.Bridge, keep func(name string) bool) []switchdb.B
 	return out
 }
 
-// applyBridges brings bridges and ports in and returns the ports' numbers. Only without the
-// bridge itself nothing works.
-func (a *application) applyBridges(ctx context.Context, desired intent.Node, wanted []switchdb.Bridge, replaced map[string]bool) (ovs.Numbers, error) {
-	o := switchdb.Options{AddOnly: a.options.AddOnly}
-	if a.holds(ctx, replaced) {
-		r, err := a.db.Apply(ctx, withPorts(wanted, func(name string) bool { return !replaced[name] }), switchdb.Options{})
+// applyBridges brings bridges and ports in and returns the ports' numbers, and whether the
+// flows are in too. Only without the bridge itself nothing works. Ports that are stale are taken out
+// first: what Open vSwitch has open under their names is gone.
+func (a *application) applyBridges(
+	ctx context.Context, desired intent.Node, wanted []switchdb.Bridge, stale func(name string) bool, early *ahead,
+) (numbers ovs.Numbers, installed bool, err error) {
+	if slices.ContainsFunc(desired.Ports, func(p intent.Port) bool { return stale(p.HostInterface) }) {
+		early.discard(ctx)
+		early = nil
+		r, err := a.db.Apply(ctx, withPorts(wanted, func(name string) bool { return !stale(name) }), switchdb.Options{})
 		a.report.Changes = append(a.report.Changes, r.Changes...)
 		if err != nil {
-			return nil, err
+			return nil, false, err
 		}
 	}
-	r, err := a.db.Apply(ctx, wanted, o)
+	s, err := a.db.Submit(ctx, wanted, switchdb.Options{AddOnly: a.options.AddOnly})
+	r := s.Report
 	a.report.Changes = append(a.report.Changes, r.Changes...)
+	if err == nil {
+		r, err = a.realise(ctx, early, s)
+	} else {
+		early.discard(ctx)
+	}
 	if slices.Contains(r.Changes, "add bridge "+claims.OVSUnderlayBridge) {
 		a.tunnel = tunnelRoutes{} // ovs-vswitchd forgets neighbours with the bridge
 	}
@@ -331,24 +365,7 @@ func (a *application) applyBridges(ctx context.Context, desired intent.Node, wan
 			err = errors.Join(err, f)
 		}
 	}
-	numbers := ovs.Numbers{}
-	for name, n := range r.Ports {
-		numbers[name] = of.Port(n)
-	}
-	return numbers, err
-}
-
-// holds reports whether the database has one of the ports already.
-func (a *application) holds(ctx context.Context, names map[string]bool) bool {
-	if len(names) == 0 {
-		return false
-	}
-	list := make([]string, 0, len(names))
-	for name := range names {
-		list = append(list, name)
-	}
-	found, err := a.db.Interfaces(ctx, list...)
-	return err == nil && len(found) > 0
+	return numbersOf(r), early != nil && early.committed, err
 }
 
 // Audit implements apply.Plane.
@@ -371,7 +388,15 @@ func (p *Plane) Audit(ctx context.Context, desired intent.Node) ([]apply.Differe
 func (p *Plane) auditSwitch(ctx context.Context, desired intent.Node, r rendered) ([]apply.Difference, error) {
 	ctx, cancel := context.WithTimeout(ctx, p.patience)
 	defer cancel()
-	changes, failures, err := p.db.Audit(ctx, r.bridges(desired, p.datapath))
+	known, err := p.db.Numbers(ctx)
+	if err != nil {
+		return nil, err
+	}
+	wanted := r.bridges(desired, p.datapath)
+	asked, next := p.asked, p.nextNumber
+	p.number(wanted, known)
+	p.asked, p.nextNumber = asked, next
+	changes, failures, err := p.db.Audit(ctx, wanted)
 	if err != nil {
 		return nil, err
 	}

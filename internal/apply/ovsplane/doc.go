@@ -14,6 +14,10 @@
 //     in both directions by a flow that matches its original tuple
 //  7. links up, routes, removals
 //
+// Of pods that come, 1 to 5 overlap: their ports ask for numbers, and the flows that name them
+// are handed to the switch while the links are made, as a bundle of which nothing holds yet. It is committed as soon as the switch says that the ports are there with those numbers, and
+// thrown away if it says otherwise.
+//
 // If table, bridge or flows cannot be had, links that are down stay down. What runs
 // already goes on.
 //

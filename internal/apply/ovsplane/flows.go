@@ -27,6 +27,8 @@ type flowState struct {
 	// connection and touched are those of openflowconn.State when we last looked.
 	connection, touched uint64
 	pipe                *ovs.Pipeline
+	// numbers are those of ports that pipe names.
+	numbers ovs.Numbers
 	// cut are the installed flows that cut conversations.
 	cut []of.Flow
 	// adopting: TCP may begin in the middle; until adoptUntil at least, and the first
@@ -85,7 +87,7 @@ func (a *application) install(ctx context.Context, desired intent.Node, numbers 
 		return err
 	}
 	var before []of.Flow
-	reread := !f.known || a.options.Refresh || st.Connection != f.connection || st.Touched != f.touched || !st.Watching
+	reread := a.unread(st)
 	if reread {
 		if before, err = a.read(ctx, st); err != nil {
 			return err
@@ -97,10 +99,7 @@ func (a *application) install(ctx context.Context, desired intent.Node, numbers 
 		f.known = false
 		return errors.New("they are those of another version of the pipeline, and stay until the whole cluster is known again")
 	}
-	if f.adopting && !a.options.AddOnly && !a.now().Before(f.adoptUntil) {
-		f.adopting = false
-	}
-	next := ovs.RenderAfter(f.pipe, desired, numbers, ovs.Options{Adopting: f.adopting})
+	next := ovs.RenderAfter(f.pipe, desired, numbers, ovs.Options{Adopting: a.adopts()})
 	for _, p := range next.Problems {
 		a.fail(apply.ObjectError{Ref: p.Ref, Err: errors.New(p.Text)})
 	}
@@ -109,8 +108,23 @@ func (a *application) install(ctx context.Context, desired intent.Node, numbers 
 		before, after = next.Since(f.pipe)
 	}
 	whole, err := a.commit(ctx, desired, next, before, after, upgrade, reread && len(before) == 0)
-	f.pipe, f.known = next, err == nil && whole
+	f.pipe, f.numbers, f.known = next, numbers, err == nil && whole
 	return err
+}
+
+// adopts reports whether TCP may begin in the middle still.
+func (a *application) adopts() bool {
+	f := &a.flows
+	if f.adopting && !a.options.AddOnly && !a.now().Before(f.adoptUntil) {
+		f.adopting = false
+	}
+	return f.adopting
+}
+
+// unread reports whether the tables may hold something else than is known.
+func (a *application) unread(st openflowconn.State) bool {
+	f := &a.flows
+	return !f.known || a.options.Refresh || st.Connection != f.connection || st.Touched != f.touched || !st.Watching
 }
 
 // commit brings the difference in. Flows of a port or a list that the switch refuses are

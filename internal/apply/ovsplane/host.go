@@ -230,6 +230,17 @@ func (h *host) planSysctls(want hostLink) (tasks []task, err error) {
 	return tasks, err
 }
 
+// planAhead begins to compare a link with what it ought to be. The function that it returns waits
+// for the end of that, and reports whether the link is there and nothing differs.
+func (h *host) planAhead(want hostLink) (complete func() bool) {
+	done := make(chan bool, 1)
+	go func() {
+		tasks, err := h.plan(want)
+		done <- err == nil && len(tasks) == 0
+	}()
+	return func() bool { return <-done }
+}
+
 // set makes a link what it ought to be. With addOnly nothing is removed.
 func (h *host) set(want hostLink, addOnly bool) (changes []string, err error) {
 	// With the last address of a family the kernel drops its neighbours: look again.

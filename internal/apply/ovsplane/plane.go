@@ -86,6 +86,10 @@ type Plane struct {
 	// plain are the ports whose offloads we have turned off, and the index of the node's
 	// end then.
 	plain map[string]int
+	// asked are the numbers that ports of pods ask for, 0 for any; nextNumber is where to look for
+	// one more.
+	asked      map[string]uint16
+	nextNumber uint32
 	// bridges are those of the last Apply; nil before.
 	bridges []switchdb.Bridge
 	last    *intent.Node

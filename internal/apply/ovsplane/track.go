@@ -260,7 +260,10 @@ func (a *application) decide(ctx context.Context, change *flows.Change) error {
 	if err != nil {
 		return err
 	}
-	all, err := a.connections(ctx)
+	all, err := a.listed, error(nil)
+	if !a.listedAll {
+		all, err = a.connections(ctx)
+	}
 	if err != nil {
 		return err
 	}
@@ -323,6 +326,7 @@ func (a *application) vacate(ctx context.Context, desired intent.Node, links map
 	}
 	all, err := a.connections(ctx)
 	if err != nil || !slices.ContainsFunc(all, gone) {
+		a.listed, a.listedAll = all, err == nil
 		return err
 	}
 	return a.forgetAll(ctx, gone)

@@ -85,8 +85,12 @@ func (p *Plane) databaseDiffers(ctx context.Context) string {
 		return ""
 	}
 	changes, _, err := p.db.Audit(ctx, p.bridges)
-	if err != nil || len(changes) == 0 {
+	if err != nil {
 		return ""
+	}
+	if len(changes) == 0 {
+		known, _ := p.db.Numbers(ctx)
+		return p.renumbered(known)
 	}
 	if len(changes) > 3 {
 		changes = append(changes[:3:3], fmt.Sprintf("and %d more", len(changes)-3))

@@ -5,7 +5,8 @@
 // difference to what the database holds becomes one transaction, which happens whole
 // or not at all; then Apply waits until ovs-vswitchd has realised it and says which
 // OpenFlow port each port became, or what is wrong with it. Nothing is sent when
-// nothing differs.
+// nothing differs. Who knows a quicker sign does the two parts by themselves (Submit,
+// Submission.Wait).
 //
 // Ownership. Bridges and ports that we make bear a mark in external_ids. What bears
 // it and was not asked for is removed; what does not bear it is never changed, and a

@@ -27,7 +27,9 @@ type plan struct {
 	// about names, for each operation, what it is for.
 	about   []string
 	changes []string
-	failed  []Failure
+	// added are the ports added to bridges that exist.
+	added  []string
+	failed []Failure
 	// accepted are the desired bridges that were not refused.
 	accepted []Bridge
 	named    int
@@ -242,6 +244,7 @@ func (p *plan) changeBridge(u ovsdb.UUID, b Bridge) {
 			p.changePort(b, at, port)
 		} else {
 			added = append(added, p.addPort(b, port))
+			p.added = append(p.added, port.Name)
 		}
 	}
 	var gone []ovsdb.Atom

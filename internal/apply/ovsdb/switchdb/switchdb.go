@@ -219,31 +219,87 @@ const attempts = 5
 // ovs-vswitchd has taken them up or ctx ends. What is wrong with single bridges and
 // ports is in the Report, which is valid even with an error.
 func (d *DB) Apply(ctx context.Context, desired []Bridge, o Options) (Report, error) {
-	var report Report
+	s, err := d.Submit(ctx, desired, o)
+	if err != nil {
+		return s.Report, err
+	}
+	return s.Wait(ctx)
+}
+
+// Submission is what the database holds now and ovs-vswitchd may not have taken up yet.
+type Submission struct {
+	// Report lacks the numbers, and the failures that ovs-vswitchd will see.
+	Report Report
+	// Added are the ports that were added, sorted; Otherwise says that more was changed.
+	Added     []string
+	Otherwise bool
+
+	db         *DB
+	connection uint64
+	target     int64
+	accepted   []Bridge
+}
+
+// Submit makes our bridges and ports in the database those that are desired.
+func (d *DB) Submit(ctx context.Context, desired []Bridge, o Options) (Submission, error) {
+	out := Submission{db: d}
 	for try := 1; ; try++ {
 		s, err := d.client.Await(ctx, synced)
 		if err != nil {
-			return report, err
+			return out, err
 		}
 		p := planFor(s, d.mark, desired, o)
 		_, root := rootOf(s)
-		target := integer(root["next_cfg"])
+		out.target = integer(root["next_cfg"])
 		if len(p.ops) > 0 {
 			results, err := d.client.Transact(ctx, p.ops...)
 			if raced(err) && try < attempts {
 				continue
 			}
 			if err != nil {
-				report.Failed = p.failed
-				return report, p.explain(err)
+				out.Report.Failed = p.failed
+				return out, p.explain(err)
 			}
-			if target, err = realisedAt(results); err != nil {
-				return report, err
+			if out.target, err = realisedAt(results); err != nil {
+				return out, err
 			}
 		}
-		report.Changes, report.Failed = p.changes, p.failed
-		return report, d.realise(ctx, s.Connection, target, p.accepted, &report)
+		out.Report.Changes, out.Report.Failed = p.changes, p.failed
+		out.Added, out.Otherwise = slices.Sorted(slices.Values(p.added)), len(p.added) != len(p.changes)
+		out.connection, out.accepted = s.Connection, p.accepted
+		return out, nil
 	}
+}
+
+// Wait waits until ovs-vswitchd has taken up what was submitted, or ctx ends.
+func (s Submission) Wait(ctx context.Context) (Report, error) {
+	report := s.Report
+	report.Failed = slices.Clone(report.Failed)
+	err := s.db.realise(ctx, s.connection, s.target, s.accepted, &report)
+	return report, err
+}
+
+// Numbered are the OpenFlow numbers of an interface.
+type Numbered struct {
+	// OFPort is what it has, 0 if it has none; Request what it asks for, 0 for any.
+	OFPort, Request uint32
+}
+
+// Numbers are those of all interfaces, whosever they are.
+func (d *DB) Numbers(ctx context.Context) (map[string]Numbered, error) {
+	s, err := d.client.Await(ctx, synced)
+	if err != nil {
+		return nil, err
+	}
+	out := map[string]Numbered{}
+	for name, row := range interfaces(s) {
+		n := Numbered{Request: uint32(max(0, integer(row["ofport_request"])))}
+		if number, err := outcome(row); err == nil {
+			n.OFPort = number
+		}
+		out[name] = n
+	}
+	return out, nil
 }
 
 // raced reports whether a transaction failed because the database was no longer as it
