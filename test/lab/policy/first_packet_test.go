@@ -66,8 +66,8 @@ type starter struct {
 }
 
 // P1: a hundred pods start at once, and each sends at once. Nothing forbidden may ever pass.
-// One attempt counts. Only if others used the machine's CPUs around it is there a second,
-// and if they did around that too, the times may be three times as long.
+// The times are the machine's too: one of two attempts has to meet them, and if others used
+// half of the CPUs before the second, they may be three times as long.
 func TestScenarioP1(t *testing.T) {
 	c := newCluster(t)
 	members := c.scene(firstScene)
@@ -77,8 +77,8 @@ func TestScenarioP1(t *testing.T) {
 	}
 	flooded := p.flood(members["first/flood"])
 	got := p.attempt(0, flooded)
-	if missed := got.missed(1); len(missed) > 0 && got.foreign {
-		t.Logf("others use the machine: once more, as %s", strings.Join(missed, "; "))
+	if missed := got.missed(1); len(missed) > 0 {
+		t.Logf("once more, as %s", strings.Join(missed, "; "))
 		got = p.attempt(1, flooded)
 	}
 	grace := time.Duration(1)
@@ -96,7 +96,7 @@ type premiereTimes struct {
 	with, without samples
 	// same node and across nodes: from ADD's reply to the arrival of a first packet.
 	same, across samples
-	// foreign: others kept half of the CPUs busy before or after.
+	// foreign: others kept half of the CPUs busy before.
 	foreign bool
 }
 
@@ -139,11 +139,10 @@ func (p *premiere) attempt(number int, flooded wire.Token) (out premiereTimes) {
 		out.with, out.without = append(out.with, added(all)...), append(out.without, added(free)...)
 		p.end(all)
 	}
-	after := labtest.Busy(t, window)
-	out.foreign = max(before, after) >= 0.5
+	out.foreign = before >= 0.5
 	t.Logf("ADD, %d at once: %s; without policies %s", pods, out.with, out.without)
 	t.Logf("the first packet after ADD's reply: same node %s, across nodes %s", out.same, out.across)
-	t.Logf("CPUs in use before %.0f %%, after %.0f %%", 100*before, 100*after)
+	t.Logf("CPUs in use before: %.0f %%", 100*before)
 	return out
 }
 
