@@ -6,7 +6,6 @@ import (
 	"io"
 	"net/url"
 	"sync/atomic"
-	"time"
 
 	"github.com/fairlead-sdn/fairlead/internal/apply/capture"
 	"github.com/fairlead-sdn/fairlead/internal/serve/admin"
@@ -16,7 +15,6 @@ import (
 // The limits of captures: they may not harm the node that somebody is worried about.
 const (
 	maxCaptures     = 4
-	maxCaptureTime  = time.Hour
 	maxCaptureBytes = 1 << 30
 	// maxCaptureRate is in bytes a second.
 	maxCaptureRate = 16 << 20
@@ -62,10 +60,10 @@ func (a *Agent) serveCapture(ctx context.Context, v url.Values, w io.Writer) (st
 	defer a.captures.end()
 	o := capture.Options{
 		Link: at.HostInterface, Filter: filter, Snap: q.Snap, Packets: q.Packets,
-		Bytes: maxCaptureBytes, Rate: maxCaptureRate, For: maxCaptureTime,
+		Bytes: maxCaptureBytes, Rate: maxCaptureRate, For: admin.CaptureAtMost,
 	}
 	if q.For > 0 {
-		o.For = min(q.For, maxCaptureTime)
+		o.For = min(q.For, admin.CaptureAtMost)
 	}
 	c, err := capture.Open(o)
 	if err != nil {

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/fairlead-sdn/fairlead/internal/apply/capture"
 	"github.com/fairlead-sdn/fairlead/internal/datastore"
@@ -52,6 +53,8 @@ kernel asks it, so only what is wanted leaves the node.`,
 			return usagef("standard output is a terminal: give a FILE, or pipe it into a program")
 		case q.Snap < 0 || q.For < 0:
 			return usagef("--snap and --for are not negative")
+		case q.For > admin.CaptureAtMost:
+			return usagef("--for is %s at most", admin.CaptureAtMost)
 		}
 		// Whether the agent understands it is not to be found out over the network.
 		if _, err := capture.ParseFilter(q.Filter); err != nil {
@@ -76,7 +79,10 @@ func (a *app) findPod(ctx context.Context, namespace, name string) (*corev1.Pod,
 	var pod *corev1.Pod
 	err = a.withStore(ctx, func(ctx context.Context, s datastore.Store) error {
 		o, err := s.Get(ctx, datastore.KindPod, key)
-		if err != nil {
+		switch {
+		case apierrors.IsNotFound(err):
+			return fmt.Errorf("%w in namespace %s (fairlead get pods lists them)", err, key.Namespace)
+		case err != nil:
 			return err
 		}
 		pod, _ = o.(*corev1.Pod)

@@ -83,6 +83,8 @@ func (a *app) run(ctx context.Context, args []string) int {
 		return 0
 	case errors.As(err, &exit):
 		return int(exit)
+	case ctx.Err() != nil && errors.Is(err, context.Canceled):
+		err = fmt.Errorf("interrupted: %w", err)
 	}
 	fmt.Fprintln(a.err, "fairlead:", err)
 	var usage usageError

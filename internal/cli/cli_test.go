@@ -2,6 +2,7 @@ package cli
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -52,6 +53,19 @@ func TestFailuresAreNoUsageErrors(t *testing.T) {
 		if code := a.run(t.Context(), append(args, "--lab-root", c.dir)); code != exitFailed || !strings.Contains(out.String(), "there is no such lab") {
 			t.Errorf("%v without a lab: exit %d: %s", args, code, out.String())
 		}
+	}
+}
+
+func TestInterruptedIsSaid(t *testing.T) {
+	var out bytes.Buffer
+	ctx, cancel := context.WithCancel(t.Context())
+	a := &app{in: strings.NewReader(""), out: &out, err: &out}
+	a.agents = func(ctx context.Context, _ []string) ([]agentOf, error) {
+		cancel()
+		return nil, ctx.Err()
+	}
+	if code := a.run(ctx, []string{"audit"}); code != exitFailed || out.String() != "fairlead: interrupted: context canceled\n" {
+		t.Errorf("exit %d: %s", code, out.String())
 	}
 }
 

@@ -101,7 +101,7 @@ func (a *app) up(ctx context.Context, o lab.Options) error {
 	if a.terminal {
 		fmt.Fprint(a.out, "\r\033[K")
 	}
-	if err := a.say("lab %s is ready: %d nodes in %.1f s", l.Name(), o.Nodes, time.Since(began).Seconds()); err != nil {
+	if err := a.say("lab %s is ready: %s in %.1f s", l.Name(), count(o.Nodes, "node", "nodes"), time.Since(began).Seconds()); err != nil {
 		return err
 	}
 	return a.say("next: fairlead apply -f FILE, fairlead get pods, fairlead lab check, fairlead lab down")

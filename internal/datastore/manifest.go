@@ -109,8 +109,42 @@ func splitYAML(in *bufio.Reader) ([][]byte, error) {
 		case err != nil:
 			return out, fmt.Errorf("not YAML: %w", err)
 		}
+		if err := whole(doc); err != nil {
+			return out, err
+		}
 		out = append(out, doc)
 	}
+}
+
+// whole refuses what a decoder would read as more than one document, although no line of
+// "---" parts it: it would read the first, and leave out the others without a word.
+func whole(doc []byte) error {
+	if bytes.HasPrefix(doc, []byte("\xff\xfe")) || bytes.HasPrefix(doc, []byte("\xfe\xff")) {
+		return errors.New("it is in UTF-16: write it in UTF-8")
+	}
+	begun, ended := false, false
+	for line := range bytes.FieldsFuncSeq(doc, isYAMLBreak) {
+		text := bytes.TrimLeft(line, " \t")
+		blank := len(text) == 0 || text[0] == '#' || text[0] == '%'
+		switch mark := isMark(line, "---"); {
+		case mark && begun, ended && !blank:
+			return errors.New("another document begins in it: write --- on a line of its own before that, and end lines with a newline")
+		case isMark(line, "..."):
+			ended = true
+		case mark || !blank:
+			begun = true
+		}
+	}
+	return nil
+}
+
+// isYAMLBreak tells what ends a line (YAML 1.1, section 4.1.4); the splitter knows newlines alone.
+func isYAMLBreak(r rune) bool { return strings.ContainsRune("\n\r\u0085\u2028\u2029", r) }
+
+// isMark tells whether a line begins or ends a document (YAML 1.1, section 4.3).
+func isMark(line []byte, mark string) bool {
+	rest, ok := bytes.CutPrefix(line, []byte(mark))
+	return ok && (len(rest) == 0 || rest[0] == ' ' || rest[0] == '\t')
 }
 
 func decodeYAML(doc []byte) ([]Object, error) {

@@ -82,6 +82,12 @@ func TestDecodeManifestJSON(t *testing.T) {
 	if diff := cmp.Diff([]string{"/v1, Kind=Node n1", "/v1, Kind=Pod team/a"}, names(objects)); diff != "" {
 		t.Errorf("objects (-want +got):\n%s", diff)
 	}
+	const node = "apiVersion: v1\nkind: Node\nmetadata: {name: node-1}\n"
+	for _, in := range []string{node + "...\n# the end\n", node + "...\n---\n", strings.ReplaceAll("---\n"+node+"...\n", "\n", "\r\n"), "\ufeff" + node} {
+		if objects, err := DecodeManifest(strings.NewReader(in)); err != nil || len(objects) != 1 {
+			t.Errorf("%q: %v, %v; want one object", in, names(objects), err)
+		}
+	}
 	if objects, err := DecodeManifest(strings.NewReader("")); err != nil || len(objects) != 0 {
 		t.Errorf("an empty manifest: %v, %v", objects, err)
 	}
@@ -110,6 +116,10 @@ func TestDecodeManifestRefuses(t *testing.T) {
 		"a word":               {"hello", []string{"document 1: not an object with apiVersion and kind, but string"}},
 		"no name of a kind":    {"apiVersion: v1\nkind: {x: 1}", []string{"document 1: not an object: kind is object"}},
 		"no YAML":              {"a: b: c", []string{"document 1", "not YAML"}},
+		"after an end":         {"kind: Pod\n...\nkind: Pod", []string{"document 1: another document begins"}},
+		"carriage returns":     {"kind: Pod\r---\rkind: Pod", []string{"document 1", "another document begins"}},
+		"line separators":      {"kind: Pod\n---\nkind: Pod\u2028---\u2028kind: Pod", []string{"document 2: another document begins"}},
+		"UTF-16":               {"\xff\xfea\x00:\x00", []string{"document 1: it is in UTF-16"}},
 		"cut JSON":             {`{"apiVersion":"v1"`, []string{"document 1", "not JSON"}},
 		"inside a list":        {"apiVersion: v1\nkind: List\nitems:\n- " + strings.ReplaceAll(sn+"spec: {x: 1}", "\n", "\n  "), []string{"items[0]", "Subnet s", "spec.x"}},
 		"lists without end":    {strings.Repeat(`{"apiVersion":"v1","kind":"List","items":[`, 9) + strings.Repeat("]}", 9), []string{"nested"}},

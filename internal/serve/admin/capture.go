@@ -7,6 +7,9 @@ import (
 	"time"
 )
 
+// CaptureAtMost is how long an agent captures.
+const CaptureAtMost = time.Hour
+
 // Capture is which packets of a pod a node is asked for. The answer is a pcap file.
 type Capture struct {
 	// Namespace and Pod name it; Interface is that in the pod, needed if it has several.
