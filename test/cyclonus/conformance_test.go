@@ -256,7 +256,7 @@ func (c connector) ExecInContainer(ctx context.Context, pod, _, _ string, cmd []
 	protocol, err1 := packet.ParseProtocol(strings.TrimPrefix(cmd[3], "--protocol="))
 	to, err2 := netip.ParseAddrPort(cmd[4])
 	if err1 != nil || err2 != nil {
-		return fmt.Errorf("%q: %v, %v", cmd, err1, err2)
+		return fmt.Errorf("%q: %w, %w", cmd, err1, err2)
 	}
 	timeout, err := time.ParseDuration(strings.TrimPrefix(cmd[2], "--timeout="))
 	if err != nil {
