@@ -66,9 +66,10 @@ type starter struct {
 }
 
 // P1: a hundred pods start at once, and each sends at once. Nothing forbidden may ever pass.
-// The times are the machine's too: one of two attempts has to meet them, and if others used
-// half of the CPUs before the second, they may be three times as long.
+// The times are the machine's too: one of some attempts has to meet them, and if others used
+// half of the CPUs before the last, they may be three times as long.
 func TestScenarioP1(t *testing.T) {
+	const attempts = 3
 	c := newCluster(t)
 	members := c.scene(firstScene)
 	p := &premiere{cluster: c, servers: map[string]*member{"node-1": members["first/server1"], "node-2": members["first/server2"]}, taps: map[string]*wire.Tap{}}
@@ -76,18 +77,19 @@ func TestScenarioP1(t *testing.T) {
 		p.taps[node] = wire.Listen(t, s.ns, s.key.String())
 	}
 	flooded := p.flood(members["first/flood"])
-	got := p.attempt(0, flooded)
-	if missed := got.missed(1); len(missed) > 0 {
-		t.Logf("once more, as %s", strings.Join(missed, "; "))
-		got = p.attempt(1, flooded)
+	var missed []string
+	for attempt := range attempts {
+		grace := time.Duration(1)
+		got := p.attempt(attempt, flooded)
+		if attempt == attempts-1 && got.foreign {
+			grace = 3
+		}
+		if missed = got.missed(grace); len(missed) == 0 {
+			return
+		}
+		t.Logf("attempt %d: %s", attempt+1, strings.Join(missed, "; "))
 	}
-	grace := time.Duration(1)
-	if got.foreign {
-		grace = 3
-	}
-	if missed := got.missed(grace); len(missed) > 0 {
-		t.Error(strings.Join(missed, "; "))
-	}
+	t.Errorf("%d attempts missed, the last one: %s", attempts, strings.Join(missed, "; "))
 }
 
 // premiereTimes are those of an attempt.
