@@ -23,8 +23,8 @@ import (
 
 // Timing of the loops.
 const (
-	gather       = time.Millisecond // changes that come together are published together
-	callTimeout  = 3 * time.Second  // of one datastore call
+	gather       = 5 * time.Millisecond // changes that come together are published together
+	callTimeout  = 3 * time.Second      // of one datastore call
 	minBackoff   = 50 * time.Millisecond
 	maxBackoff   = 2 * time.Second
 	housekeeping = 2 * time.Second
