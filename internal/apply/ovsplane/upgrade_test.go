@@ -4,7 +4,9 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"net/netip"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -14,12 +16,24 @@ import (
 
 	"github.com/fairlead-sdn/fairlead/internal/apply"
 	"github.com/fairlead-sdn/fairlead/internal/claims"
+	"github.com/fairlead-sdn/fairlead/internal/intent"
 	"github.com/fairlead-sdn/fairlead/internal/packet"
+	"github.com/fairlead-sdn/fairlead/internal/render/ovs"
 )
 
 // Pipelines as an agent of another version would have left them, made of the flows of this
 // one.
 var (
+	// third is version 3: classes of peers have other numbers.
+	third = func(flows string) string {
+		flows = peerClass.ReplaceAllStringFunc(flows, func(s string) string {
+			return hexNumber.ReplaceAllStringFunc(s, func(s string) string {
+				n, _ := strconv.ParseUint(s, 0, 32)
+				return fmt.Sprintf("%#x", n^0xffff)
+			})
+		})
+		return strings.ReplaceAll(flows, fmt.Sprintf("reg0=%#x actions=drop", ovs.Version), "reg0=0x3 actions=drop")
+	}
 	// second is version 2: no flow tells of the version, and ICMP errors of pods come
 	// behind what is part of no flow.
 	second = func(flows string) string {
@@ -46,24 +60,41 @@ var (
 		})
 	}
 	tableNumber  = regexp.MustCompile(`(table=|goto_table:)\d+`)
+	peerClass    = regexp.MustCompile(`set_field:0x[0-9a-f]+->reg8|reg8=0x[0-9a-f]+`)
+	hexNumber    = regexp.MustCompile(`0x[0-9a-f]+`)
 	listRegister = regexp.MustCompile(`\breg[6789]\b`)
 )
 
 // TestUpgrade: a switch that holds the flows of another version of the pipeline gets those
 // of this one while traffic runs, and nothing is lost.
 func TestUpgrade(t *testing.T) {
-	for name, earlier := range map[string]func(string) string{"version 2": second, "other tables and registers": moved} {
+	for name, earlier := range map[string]func(string) string{"version 3": third, "version 2": second, "other tables and registers": moved} {
 		t.Run(name, func(t *testing.T) {
 			n := newNode(t)
 			p := n.open(t)
 			desired := n.intentOf(t, 2)
+			a, b := desired.Ports[0], desired.Ports[1]
+			// Only the first may talk to the second.
+			desired.AddressSets = []intent.AddressSet{{VPC: packet.DefaultVPC, Name: "first"}}
+			for _, addr := range a.Addresses {
+				desired.AddressSets[0].Prefixes = append(desired.AddressSets[0].Prefixes, netip.PrefixFrom(addr, addr.BitLen()))
+			}
+			slices.SortFunc(desired.AddressSets[0].Prefixes, intent.ComparePrefix)
+			desired.RuleLists = []intent.RuleList{{ID: "list", Direction: intent.Ingress, VPC: packet.DefaultVPC, Rules: []intent.Rule{
+				{Tier: intent.TierNetworkPolicy, Action: intent.Accept, Match: intent.Match{Sets: []string{"first"}}},
+				{Tier: intent.TierNetworkPolicy, Action: intent.Deny},
+			}}}
+			desired.Ports[1].Ingress = "list"
 			applied(t, p, desired, apply.Options{})
 			if err := p.Close(); err != nil {
 				t.Fatal(err)
 			}
-			n.replaceFlows(t, earlier(n.flows()))
+			now := n.flows()
+			n.replaceFlows(t, earlier(now))
 			before := n.flows()
-			a, b := desired.Ports[0], desired.Ports[1]
+			if before == now {
+				t.Fatal("the flows of the other version are those of this one")
+			}
 			udp, tcp := n.converse(t, a, b, b.Addresses[0], packet.UDP), n.converse(t, a, b, b.Addresses[0], packet.TCP)
 			ends, err := n.datagrams(a, b, b.Addresses[0])
 			if err != nil {
