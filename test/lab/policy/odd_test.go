@@ -13,6 +13,7 @@ import (
 	"github.com/fairlead-sdn/fairlead/internal/datastore"
 	"github.com/fairlead-sdn/fairlead/internal/oracle"
 	"github.com/fairlead-sdn/fairlead/internal/packet"
+	"github.com/fairlead-sdn/fairlead/internal/render/ovs"
 	"github.com/fairlead-sdn/fairlead/lab/netspace"
 	"github.com/fairlead-sdn/fairlead/test/lab/labtest"
 	"github.com/fairlead-sdn/fairlead/test/lab/wire"
@@ -324,9 +325,13 @@ metadata: {name: nothing, namespace: odd}
 spec: {podSelector: {}, ingress: [{ports: [{port: %d}]}]}
 `
 	applied, port := false, 1
+	look := []string{"nft", "list", "chain", "inet", "fairlead", "judge"}
+	if c.OVS() {
+		look = []string{"ovs-ofctl", "-O", "OpenFlow15", "dump-flows", claims.OVSBridge, fmt.Sprintf("table=%d", ovs.TableFlows)}
+	}
 	labtest.Eventually(c.t, 2*labtest.Patience, func() error {
 		for _, node := range nodes {
-			if !strings.Contains(c.MustExec(node, "nft", "list", "chain", "inet", "fairlead", "judge"), "syn") {
+			if !strings.Contains(c.MustExec(node, look...), "syn") {
 				applied, port = true, port^2
 				c.Apply(fmt.Sprintf(nothing, port))
 				return errors.New(node + " still adopts flows")

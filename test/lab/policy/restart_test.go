@@ -12,7 +12,9 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/fairlead-sdn/fairlead/internal/claims"
 	"github.com/fairlead-sdn/fairlead/internal/datastore"
+	"github.com/fairlead-sdn/fairlead/internal/render/ovs"
 	"github.com/fairlead-sdn/fairlead/internal/serve/admin"
 	"github.com/fairlead-sdn/fairlead/lab"
 	"github.com/fairlead-sdn/fairlead/lab/netspace"
@@ -37,11 +39,22 @@ spec:
   ingress: [{from: [{podSelector: {matchLabels: {app: friend}}}]}]
 `
 
-// ruleChains are the chains and sets of a node's rule table, which lists of policies
-// have names of their own in.
+// ruleChains are what a node has of lists of policies, and of others that stay: chains and
+// sets of its rule table, or the flows of the tables that ask lists.
 func ruleChains(c *cluster, node string) []string {
 	c.t.Helper()
 	var out []string
+	if c.OVS() {
+		for line := range strings.Lines(c.MustExec(node, "ovs-ofctl", "-O", "OpenFlow15", "--no-stats", "dump-flows", claims.OVSBridge)) {
+			var table uint8
+			_, flow, _ := strings.Cut(line, "table=") // behind the cookie
+			if _, err := fmt.Sscanf(flow, "%d,", &table); err == nil && table >= ovs.TableEgressPeer && table <= ovs.TableIngressPorts {
+				out = append(out, strings.TrimSpace(flow))
+			}
+		}
+		slices.Sort(out)
+		return out
+	}
 	for line := range strings.Lines(c.MustExec(node, "nft", "list", "table", "inet", "fairlead")) {
 		words := strings.Fields(line)
 		if len(words) == 3 && words[2] == "{" {
