@@ -19,7 +19,6 @@ import (
 	"github.com/fairlead-sdn/fairlead/api/v1alpha1"
 	"github.com/fairlead-sdn/fairlead/internal/datastore"
 	"github.com/fairlead-sdn/fairlead/internal/ipam"
-	"github.com/fairlead-sdn/fairlead/internal/serve/attach"
 	"github.com/fairlead-sdn/fairlead/internal/world"
 )
 
@@ -150,11 +149,7 @@ func (s *Service) write(ctx context.Context, w work) error {
 			todo = append(todo, func() { errs[i] = s.syncBlock(ctx, key, b) })
 		}
 	}
-	if len(todo) == 1 { // as most often: no other thread need wake
-		todo[0]()
-	} else {
-		together(todo)
-	}
+	together(todo)
 	if errors.Join(errs...) == nil {
 		return nil
 	}
@@ -170,7 +165,13 @@ func (s *Service) write(ctx context.Context, w work) error {
 	return first
 }
 
+// together does what is to be done side by side, and a single thing, as most often, without
+// waking another thread.
 func together(todo []func()) {
+	if len(todo) == 1 {
+		todo[0]()
+		return
+	}
 	var g errgroup.Group
 	g.SetLimit(mostWrites)
 	for _, f := range todo {
@@ -208,7 +209,7 @@ func (s *Service) save(old time.Duration, with func()) error {
 	s.mu.Lock()
 	with()
 	now := time.Now()
-	if !s.unsaved && (!s.stale || now.Sub(s.savedAt) < old) {
+	if !s.behind(old) {
 		s.mu.Unlock()
 		return nil
 	}
@@ -239,11 +240,16 @@ func (s *Service) save(old time.Duration, with func()) error {
 func (s *Service) saved(old time.Duration, with func()) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.unsaved || s.securing || s.stale && time.Since(s.savedAt) >= old {
+	if s.securing || s.behind(old) {
 		return false
 	}
 	with()
 	return true
+}
+
+// behind tells whether the state file must be written, or is stale and that old.
+func (s *Service) behind(old time.Duration) bool {
+	return s.unsaved || s.stale && time.Since(s.savedAt) >= old
 }
 
 // secure saves what the caller's addresses may rest on: a block just claimed or
@@ -297,46 +303,6 @@ func (s *Service) remember(key blockKey, o *v1alpha1.IPBlock) {
 		s.objects[key] = o
 	}
 	s.wrote()
-}
-
-// wrote wakes whoever waits for a publication.
-func (s *Service) wrote() {
-	close(s.written)
-	s.written = make(chan struct{})
-}
-
-// Published returns when the datastore has a lease's addresses, so that other nodes learn
-// of them at any moment; or when it is known not to take them now, or ctx ends.
-func (s *Service) Published(ctx context.Context, l attach.Lease) {
-	for {
-		s.mu.Lock()
-		done, written := s.lastErr != nil || s.shows(l), s.written
-		s.mu.Unlock()
-		if done {
-			return
-		}
-		select {
-		case <-written:
-		case <-ctx.Done():
-			return
-		}
-	}
-}
-
-// shows reports whether the objects of own blocks, as last written, have a lease's
-// addresses. What was borrowed is in the block of another node since it was lent.
-func (s *Service) shows(l attach.Lease) bool {
-	owner := v1alpha1.AddressOwner{Namespace: l.Owner.Namespace, Name: l.Owner.Name, UID: types.UID(l.Owner.UID)}
-	for _, a := range l.Addresses {
-		cidr, own := s.pool.BlockOf(l.Subnet, a)
-		if !own {
-			continue
-		}
-		if o := s.objects[blockKey{l.Subnet, cidr}]; o == nil || o.Spec.Allocations[a.String()] != owner {
-			return false
-		}
-	}
-	return true
 }
 
 // syncBlock makes an own block's object say what the pool says.
