@@ -44,17 +44,23 @@ func newCluster(t testing.TB) *cluster { return &cluster{Lab: shared.Get(t), t: 
 // with is the same cluster for a subtest.
 func (c *cluster) with(t testing.TB) *cluster { return &cluster{Lab: c.Lab.With(t), t: t} }
 
-// cli runs the command line tool for this lab, which must succeed.
-func (c *cluster) cli(args ...string) string {
+// command is a call of the command line tool for this lab, which ends with the test or after a while.
+func (c *cluster) command(args ...string) *exec.Cmd {
 	c.t.Helper()
 	bin, err := labtest.Bin()
 	if err != nil {
 		c.t.Fatal(err)
 	}
 	ctx, cancel := context.WithTimeout(c.t.Context(), labtest.Patience)
-	defer cancel()
+	c.t.Cleanup(cancel)
 	args = append([]string{"--lab-root", filepath.Dir(c.Directory()), "--lab", c.Name()}, args...)
-	out, err := exec.CommandContext(ctx, filepath.Join(bin, "fairlead"), args...).CombinedOutput()
+	return exec.CommandContext(ctx, filepath.Join(bin, "fairlead"), args...)
+}
+
+// cli runs the command line tool, which must succeed, and returns all that it says.
+func (c *cluster) cli(args ...string) string {
+	c.t.Helper()
+	out, err := c.command(args...).CombinedOutput()
 	if err != nil {
 		c.t.Fatalf("fairlead %s: %v: %s", strings.Join(args, " "), err, out)
 	}

@@ -1,7 +1,6 @@
 package policy
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -175,18 +174,10 @@ func (c *cluster) why(to, protocol string, allowed bool) {
 	}
 }
 
-// tryCLI runs the command line tool for this lab, and returns its standard output and
-// exit code.
+// tryCLI runs the command line tool, and returns its standard output and exit code.
 func (c *cluster) tryCLI(args ...string) (stdout []byte, exit int) {
 	c.t.Helper()
-	bin, err := labtest.Bin()
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	ctx, cancel := context.WithTimeout(c.t.Context(), labtest.Patience)
-	defer cancel()
-	args = append([]string{"--lab-root", filepath.Dir(c.Directory()), "--lab", c.Name()}, args...)
-	out, err := exec.CommandContext(ctx, filepath.Join(bin, "fairlead"), args...).Output()
+	out, err := c.command(args...).Output()
 	if failed := (*exec.ExitError)(nil); errors.As(err, &failed) && failed.Exited() {
 		return out, failed.ExitCode()
 	}
