@@ -9,6 +9,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
+	"math"
 	"net"
 	"net/http"
 	"os"
@@ -287,17 +289,29 @@ func (h histogram) minus(old histogram) histogram {
 
 // quantile is the upper bound of the bucket that holds it.
 func (h histogram) quantile(q float64) float64 {
-	var bounds []float64
-	for le := range h.buckets {
-		bounds = append(bounds, le)
-	}
-	slices.Sort(bounds)
-	for _, le := range bounds {
+	for _, le := range slices.Sorted(maps.Keys(h.buckets)) {
 		if h.buckets[le] >= q*h.count {
 			return le
 		}
 	}
 	return 0
+}
+
+// estimate is a quantile, in seconds, with the values of a bucket spread evenly over it: two
+// of them can be compared.
+func (h histogram) estimate(q float64) float64 {
+	lower, below := 0.0, 0.0
+	for _, le := range slices.Sorted(maps.Keys(h.buckets)) {
+		switch n := h.buckets[le]; {
+		case n < q*h.count:
+			lower, below = le, n
+		case math.IsInf(le, 1): // Nothing is known but that it is more.
+			return lower
+		default:
+			return lower + (le-lower)*(q*h.count-below)/max(1, n-below)
+		}
+	}
+	return lower
 }
 
 // addTimes sums up what the agents tell of ADDs that succeeded. Other networks tell nothing.

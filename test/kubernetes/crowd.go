@@ -193,20 +193,26 @@ func (c *crowd) close() {
 	c.running.Wait()
 }
 
-// listenPackets listens in a network namespace, with room for a burst.
-func listenPackets(ctx context.Context, ns *os.File, at netip.AddrPort) (p net.PacketConn, err error) {
+// listenPackets listens in a network namespace, with room for a burst, and the kernel's time
+// on each packet.
+func listenPackets(ctx context.Context, ns *os.File, at netip.AddrPort) (*net.UDPConn, error) {
 	l := net.ListenConfig{Control: func(_, _ string, raw syscall.RawConn) error {
 		var set error
 		err := raw.Control(func(fd uintptr) {
-			set = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, crowdBuffer)
+			set = errors.Join(unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, crowdBuffer),
+				unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_TIMESTAMPNS, 1))
 		})
 		return errors.Join(err, set)
 	}}
-	err = netspace.Do(ns, func() error {
+	var p net.PacketConn
+	err := netspace.Do(ns, func() (err error) {
 		p, err = l.ListenPacket(ctx, "udp", at.String())
 		return err
 	})
-	return p, err
+	if err != nil {
+		return nil, err
+	}
+	return p.(*net.UDPConn), nil // What "udp" gives.
 }
 
 // countPackets counts what arrives.

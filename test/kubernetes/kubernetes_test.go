@@ -5,10 +5,12 @@ import (
 	"crypto/x509"
 	"errors"
 	"io"
+	"math"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 )
@@ -232,5 +234,36 @@ func TestModuleWithoutLocalReplacements(t *testing.T) {
 	}
 	if _, err := os.Stat(filepath.Join(dir, "vendor")); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("vendor was copied: %v", err)
+	}
+}
+
+func TestHistogramEstimate(t *testing.T) {
+	h := histogram{buckets: map[float64]float64{0.1: 50, 0.2: 90, 0.5: 98, math.Inf(1): 100}, count: 100}
+	for q, want := range map[float64]float64{0.5: 0.1, 0.7: 0.15, 0.9: 0.2, 0.94: 0.35, 0.99: 0.5} {
+		if got := h.estimate(q); math.Abs(got-want) > 1e-9 {
+			t.Errorf("the %.2f quantile is about %v, want %v", q, got, want)
+		}
+	}
+	if got := (histogram{}).estimate(0.99); got != 0 {
+		t.Errorf("of nothing: %v", got)
+	}
+}
+
+// A packet that passed has taken what itself took; one that comes after lost ones, all since
+// the first.
+func TestGreetingArrival(t *testing.T) {
+	at := time.Unix(100, 0)
+	ms := func(n int) int64 { return at.Add(time.Duration(-n) * time.Millisecond).UnixNano() }
+	for _, c := range []struct {
+		name string
+		g    greeting
+		want arrival
+	}{
+		{"none lost", greeting{Number: 0, First: ms(90), Sent: ms(2)}, arrival{0, 2 * time.Millisecond}},
+		{"lost before", greeting{Number: 3, First: ms(90), Sent: ms(2)}, arrival{3, 90 * time.Millisecond}},
+	} {
+		if got := c.g.arrival(at); got != c.want {
+			t.Errorf("%s: %+v, want %+v", c.name, got, c.want)
+		}
 	}
 }

@@ -157,15 +157,16 @@ func receive(raw syscall.RawConn, b, oob []byte) (n int, at time.Time, err error
 		var k int
 		n, k, _, _, err = unix.Recvmsg(int(fd), b, oob, 0)
 		if err == nil {
-			at = stamp(oob[:k])
+			at = Stamp(oob[:k])
 		}
 		return !errors.Is(err, unix.EAGAIN)
 	}), err)
 	return n, at, err
 }
 
-// stamp is the kernel's time in the control message of a packet.
-func stamp(oob []byte) time.Time {
+// Stamp is the kernel's time in the control messages of a packet, of a socket with
+// SO_TIMESTAMPNS; without one it is now.
+func Stamp(oob []byte) time.Time {
 	list, err := unix.ParseSocketControlMessage(oob)
 	if err != nil {
 		return time.Now()
