@@ -246,6 +246,15 @@ func newCluster(t *testing.T, nodes ...string) *cluster {
 	return c
 }
 
+// oneNode is a cluster with a Subnet, and the node "a" running.
+func oneNode(t *testing.T, subnet string, transport v1alpha1.Transport, cidrs ...string) (*cluster, *node) {
+	t.Helper()
+	c := newCluster(t, "a")
+	c.subnet(subnet, transport, cidrs...)
+	c.start("a")
+	return c, c.nodes["a"]
+}
+
 func (c *cluster) add(name string) *node {
 	c.t.Helper()
 	n := &corev1.Node{}

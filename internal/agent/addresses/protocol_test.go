@@ -132,10 +132,7 @@ func TestListedAddressIsNotTakenBack(t *testing.T) {
 
 func TestBlockOfUnknownFateIsNotUsed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newCluster(t, "a")
-		c.subnet("default", v1alpha1.TransportRouted, "10.128.0.0/14")
-		c.start("a")
-		a := c.nodes["a"]
+		c, a := oneNode(t, "default", v1alpha1.TransportRouted, "10.128.0.0/14")
 		block := netip.MustParsePrefix(func() string { a.mustAdd("p", "default"); c.settle(); return blockOf(c, "a").Spec.CIDR }())
 		a.link.before = func(verb string, _ datastore.Object) error {
 			if verb == "Delete" {

@@ -104,10 +104,7 @@ func TestStateFileLost(t *testing.T) { // A11: blocks, loans and tunnels come ba
 // rewrites what depends on them.
 func TestTunnelsAreKnownFromTheStart(t *testing.T) { // F6
 	synctest.Test(t, func(t *testing.T) {
-		c := newCluster(t, "a")
-		c.subnet("small", v1alpha1.TransportOverlay, "10.9.0.0/28", "fd00:9::/64")
-		c.start("a")
-		a := c.nodes["a"]
+		c, a := oneNode(t, "small", v1alpha1.TransportOverlay, "10.9.0.0/28", "fd00:9::/64")
 		a.mustAdd("pa", "small")
 		c.settle()
 		before := tunnelsOf(a)
@@ -133,10 +130,7 @@ func withoutLocal(s *world.Snapshot) *world.Snapshot {
 
 func TestRestoreHeld(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newCluster(t, "a")
-		c.subnet("small", v1alpha1.TransportRouted, "10.9.0.0/29")
-		c.start("a")
-		a := c.nodes["a"]
+		c, a := oneNode(t, "small", v1alpha1.TransportRouted, "10.9.0.0/29")
 		for i := range 6 {
 			a.mustAdd(name("p%d", i), "small")
 		}
@@ -232,10 +226,7 @@ func TestTunnelsComeAndGo(t *testing.T) {
 
 func TestParallelAdds(t *testing.T) { // A3
 	synctest.Test(t, func(t *testing.T) {
-		c := newCluster(t, "a")
-		c.subnet("default", v1alpha1.TransportOverlay, "10.128.0.0/14", "fd00::/64")
-		c.start("a")
-		a := c.nodes["a"]
+		c, a := oneNode(t, "default", v1alpha1.TransportOverlay, "10.128.0.0/14", "fd00::/64")
 		done := make(chan error, 300)
 		for i := range 300 {
 			go func() {

@@ -28,10 +28,7 @@ func (d *disk) saved(a netip.Addr) bool {
 // its address.
 func TestClaimedBlockIsSavedFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newCluster(t, "a")
-		c.subnet("s", v1alpha1.TransportOverlay, "10.128.0.0/14", "fd00:1::/64")
-		c.start("a")
-		a := c.nodes["a"]
+		c, a := oneNode(t, "s", v1alpha1.TransportOverlay, "10.128.0.0/14", "fd00:1::/64")
 		got := a.mustAdd("p", "s")
 		for _, addr := range got {
 			if !a.disk.saved(addr) {
@@ -55,10 +52,7 @@ func TestClaimedBlockIsSavedFirst(t *testing.T) {
 // A slow disk keeps no peer waiting for what need not survive.
 func TestSlowDiskDelaysNoPublication(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newCluster(t, "a")
-		c.subnet("s", v1alpha1.TransportOverlay, "10.128.0.0/14")
-		c.start("a")
-		a := c.nodes["a"]
+		c, a := oneNode(t, "s", v1alpha1.TransportOverlay, "10.128.0.0/14")
 		a.mustAdd("p", "s")
 		c.settle()
 		time.Sleep(2 * time.Second) // Time of the bubble: the state file is to follow now.
@@ -87,10 +81,7 @@ func TestSlowDiskDelaysNoPublication(t *testing.T) {
 // Who waits for a publication waits for it, but not for a datastore that is away.
 func TestPublished(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newCluster(t, "a")
-		c.subnet("s", v1alpha1.TransportOverlay, "10.128.0.0/14", "fd00:1::/64")
-		c.start("a")
-		a := c.nodes["a"]
+		c, a := oneNode(t, "s", v1alpha1.TransportOverlay, "10.128.0.0/14", "fd00:1::/64")
 		a.mustAdd("p", "s")
 		c.settle()
 		await := func(pod string) time.Duration {
@@ -120,10 +111,7 @@ func TestPublished(t *testing.T) {
 // What is freed in the last second is in the state file after an end in good order.
 func TestEndSaves(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newCluster(t, "a")
-		c.subnet("s", v1alpha1.TransportOverlay, "10.128.0.0/14")
-		c.start("a")
-		a := c.nodes["a"]
+		c, a := oneNode(t, "s", v1alpha1.TransportOverlay, "10.128.0.0/14")
 		got := a.mustAdd("p", "s")
 		c.settle()
 		a.del("p")

@@ -27,10 +27,7 @@ var _ attach.Addresses = (*addresses.Service)(nil)
 
 func TestClaimPublishRelease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newCluster(t, "a")
-		c.subnet("default", v1alpha1.TransportOverlay, "10.128.0.0/14", "fd00:10::/64")
-		c.start("a")
-		a := c.nodes["a"]
+		c, a := oneNode(t, "default", v1alpha1.TransportOverlay, "10.128.0.0/14", "fd00:10::/64")
 		addrs := a.mustAdd("p", "default")
 		if len(addrs) != 2 || !addrs[0].Is4() || !addrs[1].Is6() {
 			t.Fatalf("addresses %v, want one of each family", addrs)
@@ -71,10 +68,7 @@ func TestClaimPublishRelease(t *testing.T) {
 
 func TestSubnetFullAndEnlarged(t *testing.T) { // A9
 	synctest.Test(t, func(t *testing.T) {
-		c := newCluster(t, "a")
-		c.subnet("small", v1alpha1.TransportOverlay, "10.9.0.0/28")
-		c.start("a")
-		a := c.nodes["a"]
+		c, a := oneNode(t, "small", v1alpha1.TransportOverlay, "10.9.0.0/28")
 		for i := range 13 {
 			if warned := len(a.svc.Problems()) > 0; warned != (i*100/13 >= ipam.WarnPercent) {
 				t.Errorf("with %d of 13 in use: warning %v", i, warned)
@@ -107,10 +101,7 @@ func TestSubnetFullAndEnlarged(t *testing.T) { // A9
 
 func TestDatastoreAway(t *testing.T) { // F7
 	synctest.Test(t, func(t *testing.T) {
-		c := newCluster(t, "a")
-		c.subnet("default", v1alpha1.TransportOverlay, "10.128.0.0/14")
-		c.start("a")
-		a := c.nodes["a"]
+		c, a := oneNode(t, "default", v1alpha1.TransportOverlay, "10.128.0.0/14")
 		a.mustAdd("first", "default")
 		c.settle()
 		a.link.set(true)
@@ -155,10 +146,7 @@ func TestDatastoreAway(t *testing.T) { // F7
 
 func TestRestartWithDatastoreAway(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newCluster(t, "a")
-		c.subnet("default", v1alpha1.TransportOverlay, "10.128.0.0/14")
-		c.start("a")
-		a := c.nodes["a"]
+		c, a := oneNode(t, "default", v1alpha1.TransportOverlay, "10.128.0.0/14")
 		before, _ := a.world.Snapshot() // A checkpoint from before the block was claimed for pods.
 		first := a.mustAdd("first", "default")
 		gone := a.mustAdd("gone", "default")
@@ -304,10 +292,7 @@ func TestBlockLost(t *testing.T) {
 
 func TestBlockDeletedByHand(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newCluster(t, "a")
-		c.subnet("default", v1alpha1.TransportRouted, "10.128.0.0/14")
-		c.start("a")
-		a := c.nodes["a"]
+		c, a := oneNode(t, "default", v1alpha1.TransportRouted, "10.128.0.0/14")
 		p := a.mustAdd("p", "default")
 		c.settle()
 		block := blockOf(c, "a")
@@ -324,10 +309,7 @@ func TestBlockDeletedByHand(t *testing.T) {
 
 func TestEmptyBlocksAreGivenUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newCluster(t, "a")
-		c.subnet("default", v1alpha1.TransportRouted, "10.128.0.0/14")
-		c.start("a")
-		a := c.nodes["a"]
+		c, a := oneNode(t, "default", v1alpha1.TransportRouted, "10.128.0.0/14")
 		for i := range 70 {
 			a.mustAdd(name("p%d", i), "default")
 		}

@@ -4,11 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net"
-	"os"
 	"os/exec"
-	"path/filepath"
-	"runtime"
-	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -16,6 +12,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/fairlead-sdn/fairlead/internal/datastore"
+	"github.com/fairlead-sdn/fairlead/internal/datastore/datastoretest"
 	"github.com/fairlead-sdn/fairlead/internal/datastore/etcd"
 )
 
@@ -99,34 +96,6 @@ func TestContractExternal(t *testing.T) {
 	contract(t, e.clientURL, false, true)
 }
 
-// freeze stops the process and returns when all of it has stopped.
-func (e *external) freeze(t *testing.T) {
-	t.Helper()
-	e.signal(t, syscall.SIGSTOP)
-	for deadline := time.Now().Add(10 * time.Second); ; runtime.Gosched() {
-		tasks, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", e.cmd.Process.Pid))
-		if err != nil {
-			t.Fatal(err)
-		}
-		running := len(tasks) == 0
-		for _, task := range tasks {
-			stat, err := os.ReadFile(task)
-			if err != nil {
-				continue // the thread has ended
-			}
-			if _, state, ok := strings.Cut(string(stat), ") "); !ok || state[0] != 'T' {
-				running = true
-			}
-		}
-		if !running {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Fatal("the process did not stop")
-		}
-	}
-}
-
 // A frozen server looks alive to TCP. Calls end, and so do watches, within ten
 // seconds; when it thaws everything goes on without a gap.
 func TestFrozenServer(t *testing.T) {
@@ -137,7 +106,7 @@ func TestFrozenServer(t *testing.T) {
 	mustCreate(t, s, "b")
 	last, _ := nextEvent(t, w)
 
-	e.freeze(t)
+	datastoretest.Freeze(t, e.cmd.Process)
 	defer e.cmd.Process.Signal(syscall.SIGCONT) // a stopped process could not be killed gently
 	frozen := time.Now()
 	_, err := s.Get(t.Context(), datastore.KindNetNamespace, datastore.Key{Name: "a"})

@@ -5,10 +5,8 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	goruntime "runtime"
 	"slices"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -197,35 +195,5 @@ func (s *server) compact(t *testing.T) {
 	s.api.kill()
 	if err := s.startAPI(); err != nil {
 		t.Fatal(err)
-	}
-}
-
-// freeze stops a process and returns when all of it has stopped.
-func freeze(t *testing.T, p *process) {
-	t.Helper()
-	if err := p.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
-	for deadline := time.Now().Add(10 * time.Second); ; goruntime.Gosched() {
-		tasks, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", p.cmd.Process.Pid))
-		if err != nil {
-			t.Fatal(err)
-		}
-		running := len(tasks) == 0
-		for _, task := range tasks {
-			stat, err := os.ReadFile(task)
-			if err != nil {
-				continue // the thread has ended
-			}
-			if _, state, ok := strings.Cut(string(stat), ") "); !ok || state[0] != 'T' {
-				running = true
-			}
-		}
-		if !running {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Fatal("the process did not stop")
-		}
 	}
 }

@@ -1,12 +1,9 @@
 package kube_test
 
 import (
-	"context"
 	"fmt"
 	"testing"
-	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -14,7 +11,6 @@ import (
 	"github.com/fairlead-sdn/fairlead/api/v1alpha1"
 	"github.com/fairlead-sdn/fairlead/internal/controller"
 	"github.com/fairlead-sdn/fairlead/internal/datastore"
-	"github.com/fairlead-sdn/fairlead/internal/run/health"
 )
 
 // The controller leads by a Lease, makes the default objects, writes status and keeps it,
@@ -37,23 +33,7 @@ func TestControllerReal(t *testing.T) {
 	}
 	subnet := &v1alpha1.Subnet{ObjectMeta: metav1.ObjectMeta{Name: v1alpha1.DefaultSubnetName}, Spec: v1alpha1.SubnetSpec{CIDRs: []string{"10.128.0.0/14", "fd00:10::/64"}}}
 	v1alpha1.DefaultSubnet(subnet)
-	ctl, err := controller.New(controller.Config{
-		Store: store, Identity: "c1", Grace: time.Minute, DefaultSubnet: subnet,
-		LeaseDuration: 15 * time.Second, RenewDeadline: 10 * time.Second, RetryPeriod: 2 * time.Second,
-		Logger: discard(), Health: health.NewRegistry(time.Now), Metrics: controller.NewMetrics(prometheus.NewRegistry()),
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan error, 1)
-	go func() { done <- ctl.Run(ctx) }()
-	defer func() {
-		cancel()
-		if err := <-done; err != nil {
-			t.Errorf("the controller ended: %v", err)
-		}
-	}()
+	defer lead(t, store, controller.Config{DefaultSubnet: subnet})()
 	eventually(t, func() error {
 		o, err := store.Get(t.Context(), datastore.KindSubnet, datastore.Key{Name: v1alpha1.DefaultSubnetName})
 		if err != nil {

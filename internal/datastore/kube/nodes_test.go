@@ -42,26 +42,25 @@ func (s *server) manage(t *testing.T) bool {
 	return true
 }
 
-// lead runs a controller until the test ends.
-func lead(t *testing.T, store *kube.Store) {
+// lead runs a controller, with what c says of its tasks, until end is called.
+func lead(t *testing.T, store *kube.Store, c controller.Config) (end func()) {
 	t.Helper()
-	ctl, err := controller.New(controller.Config{
-		Store: store, Identity: "c1", Grace: time.Minute, NodeConditions: true,
-		LeaseDuration: 15 * time.Second, RenewDeadline: 10 * time.Second, RetryPeriod: 2 * time.Second,
-		Logger: discard(), Health: health.NewRegistry(time.Now), Metrics: controller.NewMetrics(prometheus.NewRegistry()),
-	})
+	c.Store, c.Identity, c.Grace = store, "c1", time.Minute
+	c.LeaseDuration, c.RenewDeadline, c.RetryPeriod = 15*time.Second, 10*time.Second, 2*time.Second
+	c.Logger, c.Health, c.Metrics = discard(), health.NewRegistry(time.Now), controller.NewMetrics(prometheus.NewRegistry())
+	ctl, err := controller.New(c)
 	if err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- ctl.Run(ctx) }()
-	t.Cleanup(func() {
+	return func() {
 		cancel()
 		if err := <-done; err != nil {
 			t.Errorf("the controller ended: %v", err)
 		}
-	})
+	}
 }
 
 // A node whose data plane is not ready gets no pods: the controller sets the condition, and
@@ -91,7 +90,7 @@ func TestNetworkUnavailableReal(t *testing.T) {
 		t.Fatal(err)
 	}
 	taints := s.manage(t)
-	lead(t, store)
+	defer lead(t, store, controller.Config{NodeConditions: true})()
 	for _, ready := range []metav1.ConditionStatus{metav1.ConditionFalse, metav1.ConditionTrue} {
 		own := nn.(*v1alpha1.NodeNetwork)
 		own.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionReady, Status: ready, Reason: "R", Message: "m", LastTransitionTime: metav1.Now()}}

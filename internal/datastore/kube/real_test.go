@@ -56,7 +56,7 @@ func TestFrozenServerReal(t *testing.T) {
 	if e, ok := next(t, w); !ok || e.ResourceVersion != last.GetResourceVersion() {
 		t.Fatalf("%+v, %v", e, w.Err())
 	}
-	freeze(t, s.api)
+	datastoretest.Freeze(t, s.api.cmd.Process)
 	thaw := func() { _ = s.api.cmd.Process.Signal(syscall.SIGCONT) }
 	defer thaw()
 	frozen := time.Now()
