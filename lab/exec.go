@@ -115,7 +115,7 @@ func findPlace(s *Status, r ExecRequest) (place, error) {
 			}
 			names = append(names, n.Name)
 		}
-		return place{}, fmt.Errorf("no node %s: there are %s", r.Node, strings.Join(names, ", "))
+		return place{}, fmt.Errorf("there is no node %q: there are %s", r.Node, strings.Join(names, ", "))
 	case r.Space != "" && r.Pod == "" && r.Node == "":
 		var names []string
 		for _, sp := range s.Spaces {
@@ -124,7 +124,7 @@ func findPlace(s *Status, r ExecRequest) (place, error) {
 			}
 			names = append(names, sp.Name)
 		}
-		return place{}, fmt.Errorf("no namespace %s: there are %s", r.Space, strings.Join(names, ", "))
+		return place{}, fmt.Errorf("there is no namespace %q: there are %s", r.Space, strings.Join(names, ", "))
 	}
 	return place{}, errors.New("exec: name one of a pod, a node and a namespace")
 }

@@ -79,6 +79,37 @@ func (f *faultFixture) faultAgent(t *testing.T) {
 	if after := f.agent(t).Pid; after == before || after == 0 {
 		t.Errorf("restart left pid %d as %d", before, after)
 	}
+	f.awaitAgent(t)
+}
+
+// One that is waited for can attach pods afterwards, or it is told how it ended.
+func (f *faultFixture) awaitAgent(t *testing.T) {
+	for _, env := range [][]string{{"STAND_IN_FAILS=1"}, nil} {
+		fault(t, f.l, "agent-stop", "node-1")
+		kind := lab.Fault{Kind: "agent-start", Node: "node-1", Env: env}
+		if err := f.l.Fault(t.Context(), kind); err != nil {
+			t.Fatal(err)
+		}
+		note, err := f.l.AwaitStart(t.Context(), kind)
+		if env == nil && err != nil || env != nil && (err == nil ||
+			err.Error() != "the agent of node-1 has ended again (exit status 1); it says: the stand-in was told to fail") {
+			t.Errorf("with %v: %v", env, err)
+		}
+		if note != "" {
+			t.Errorf("with %v: note %q", env, note)
+		}
+		if st := status(t, f.l).Nodes[0].State; err == nil && !st.Ready {
+			t.Errorf("waited for, and not ready: %s", st.Reason)
+		}
+	}
+	for _, kind := range []lab.Fault{{Kind: "link-restore", Node: "node-1"}, {Kind: "datastore-start"}, {Kind: "controller-restart"}} {
+		if err := f.l.Fault(t.Context(), kind); err != nil {
+			t.Fatal(err)
+		}
+		if note, err := f.l.AwaitStart(t.Context(), kind); note != "" || err != nil {
+			t.Errorf("%s: note %q, error %v", kind.Kind, note, err)
+		}
+	}
 }
 
 func (f *faultFixture) faultLink(t *testing.T) {

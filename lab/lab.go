@@ -44,6 +44,9 @@ func List(root string) ([]Info, error) {
 		return nil, err
 	}
 	entries, err := os.ReadDir(root)
+	if errors.Is(err, os.ErrPermission) && os.Geteuid() != 0 {
+		return nil, fmt.Errorf("list labs: %w: they are root's: run it with sudo", err)
+	}
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return nil, fmt.Errorf("list labs: %w", err)
 	}
@@ -121,9 +124,9 @@ func find(root, name string) (*Lab, bool, error) {
 		return nil, false, fmt.Errorf("lab %s: %w: start one with fairlead lab up", name, ErrNotFound)
 	}
 	if unnamed {
-		return nil, false, fmt.Errorf("no lab is named, and %w as %q: there are %s; name one with --lab", ErrNotFound, name, strings.Join(names, ", "))
+		return nil, false, fmt.Errorf("no lab is named, and %w as %q; those that there are: %s; name one with --lab", ErrNotFound, name, strings.Join(names, ", "))
 	}
-	return nil, false, fmt.Errorf("lab %s: %w: there is %s; name one with --lab", name, ErrNotFound, strings.Join(names, ", "))
+	return nil, false, fmt.Errorf("lab %s: %w; those that there are: %s; name one with --lab", name, ErrNotFound, strings.Join(names, ", "))
 }
 
 // Name of the lab.

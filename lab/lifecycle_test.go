@@ -151,7 +151,7 @@ func TestPreflight(t *testing.T) {
 		{"name", func(o *lab.Options) { o.Name = "../x" }, "lab name"},
 		{"long name", func(o *lab.Options) { o.Name = strings.Repeat("x", 33) }, "lab name"},
 		{"nodes", func(o *lab.Options) { o.Nodes = 500 }, "500 nodes"},
-		{"segments", func(o *lab.Options) { o.Segments = 3 }, "3 segments for 2 nodes"},
+		{"segments", func(o *lab.Options) { o.Segments = 3 }, "segments: 3, nodes: 2: some segments would be empty"},
 		{"mtu", func(o *lab.Options) { o.MTU = 100 }, "MTU 100"},
 		{"plane", func(o *lab.Options) { o.Plane = "linux,dpdk" }, `plane "dpdk"`},
 		{"encapsulation", func(o *lab.Options) { o.Encapsulation = "GRE" }, `encapsulation "GRE"`},
@@ -258,7 +258,7 @@ func TestDiskFull(t *testing.T) {
 	if err := os.Mkdir(o.Root, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if err := unix.Mount("tmpfs", o.Root, "tmpfs", 0, "size=256k"); err != nil {
+	if err := unix.Mount("tmpfs", o.Root, "tmpfs", 0, "size=12m"); err != nil { // less than etcd reserves
 		t.Skipf("a small file system cannot be mounted here: %v", err)
 	}
 	t.Cleanup(func() {
@@ -266,10 +266,15 @@ func TestDiskFull(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	if _, err := lab.Up(t.Context(), o, nil); !errors.Is(err, unix.ENOSPC) || !strings.Contains(err.Error(), "no space left on device") {
-		t.Errorf("up on a full disk: %v", err)
-	}
-	if entries, err := os.ReadDir(o.Root); err != nil || len(entries) > 0 {
-		t.Errorf("it left %v (%v)", entries, err)
+	for _, size := range []string{"12m", "256k"} {
+		if err := unix.Mount("", o.Root, "", unix.MS_REMOUNT, "size="+size); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := lab.Up(t.Context(), o, nil); !errors.Is(err, unix.ENOSPC) || !strings.Contains(err.Error(), "no space left on device") {
+			t.Errorf("up where %s are left: %v", size, err)
+		}
+		if entries, err := os.ReadDir(o.Root); err != nil || len(entries) > 0 {
+			t.Errorf("it left %v (%v)", entries, err)
+		}
 	}
 }

@@ -1,9 +1,11 @@
 package lab
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -12,6 +14,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/fairlead-sdn/fairlead/internal/datastore"
+	"github.com/fairlead-sdn/fairlead/lab/machine"
+	"github.com/fairlead-sdn/fairlead/lab/process"
+	"github.com/fairlead-sdn/fairlead/lab/spec"
 )
 
 // Unready is an object that is not as it should be.
@@ -37,7 +42,7 @@ type UnreadyError struct {
 
 // Error names the first object.
 func (e *UnreadyError) Error() string {
-	return fmt.Sprintf("%d pods are ready, %d objects are not; the first: %s", len(e.Ready), len(e.Unready), e.Unready[0])
+	return fmt.Sprintf("not all is ready (pods that are: %d, what is not: %d); the first: %s", len(e.Ready), len(e.Unready), e.Unready[0])
 }
 
 // pollPods is how often WaitForPods looks.
@@ -166,4 +171,97 @@ func ReadyPods(ctx context.Context, store datastore.Store, wait time.Duration) (
 		return ready, unready, nil
 	}
 	return pods, nil, err
+}
+
+// What a fault has started is waited for this long; what does not say when it is ready counts
+// as started once it has run for a while.
+const (
+	startPatience = 10 * time.Second
+	startSettled  = time.Second
+	pollStart     = 50 * time.Millisecond
+)
+
+// AwaitStart waits for what a fault has started: a node until pods can be attached to it, other
+// programs until they have run for a second. The error says how it ended. After ten seconds
+// the note says what it waits for. Of faults that start nothing there is nothing to wait for.
+func (l *Lab) AwaitStart(ctx context.Context, f Fault) (note string, err error) {
+	waiting, cancel := context.WithTimeout(ctx, startPatience)
+	defer cancel()
+	for {
+		s, err := l.Status(waiting)
+		if err == nil {
+			note, err = l.started(&s, f)
+		}
+		switch {
+		case waiting.Err() != nil && ctx.Err() == nil:
+			return note, nil
+		case err != nil || note == "":
+			return "", err
+		}
+		timer := time.NewTimer(pollStart)
+		select {
+		case <-timer.C:
+		case <-waiting.Done():
+			timer.Stop()
+			if err := ctx.Err(); err != nil {
+				return "", err
+			}
+			return note, nil
+		}
+	}
+}
+
+// started says what is waited for after a fault, empty if for nothing any more.
+func (l *Lab) started(s *Status, f Fault) (waitsFor string, err error) {
+	if f.Kind == spec.ControllerStart || f.Kind == spec.ControllerRestart {
+		return settling("the controller", &s.Controller, l.path(spec.LogController))
+	}
+	i := slices.IndexFunc(s.Nodes, func(n spec.Node) bool { return n.Name == f.Node })
+	if i < 0 {
+		return "", nil
+	}
+	n := &s.Nodes[i]
+	log := func(name string) string { return filepath.Join(l.NodeDirectory(n.Name), machine.DirLog, name) }
+	switch f.Kind {
+	case spec.SwitchStart, spec.SwitchRestart:
+		return settling("ovs-vswitchd of "+n.Name, n.State.Switch, log("ovs-vswitchd.log"))
+	case spec.DatabaseStart, spec.DatabaseRestart, spec.DatabaseWipe:
+		return settling("ovsdb-server of "+n.Name, n.State.Database, log("ovsdb-server.log"))
+	case spec.NodePowerOn, spec.NodeReboot:
+		if n.Power != "on" {
+			return "", fmt.Errorf("node %s has ended again; it says: %s", n.Name, process.Tail(log("node.log")))
+		}
+		if n.State.Agent.Starts == 0 {
+			return "the node is booting", nil
+		}
+	case spec.AgentStart, spec.AgentRestart:
+	default:
+		return "", nil
+	}
+	if err := alive("the agent of "+n.Name, &n.State.Agent, log("agent.log")); err != nil || n.State.Ready {
+		return "", err
+	}
+	return "pods cannot be attached yet: " + n.State.Reason, nil
+}
+
+// settling waits for a program that does not say when it is ready.
+func settling(what string, st *process.Status, log string) (waitsFor string, err error) {
+	if st == nil {
+		return "", nil
+	}
+	if err := alive(what, st, log); err != nil || time.Since(st.Started) >= startSettled {
+		return "", err
+	}
+	return what + " was started a moment ago", nil
+}
+
+// alive says how a program ended, if it has.
+func alive(what string, st *process.Status, log string) error {
+	switch st.State {
+	case process.Running:
+		return nil
+	case process.Frozen:
+		return fmt.Errorf("%s is frozen; its fault of the kind continue lets it go on", what)
+	}
+	return fmt.Errorf("%s has ended again (%s); it says: %s", what, cmp.Or(st.Exit, "it was stopped"), cmp.Or(process.LastLine(log), "nothing"))
 }

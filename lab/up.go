@@ -50,8 +50,8 @@ func Up(ctx context.Context, o Options, progress func(Step)) (*Lab, error) {
 	return nil, errors.Join(err, l.remove())
 }
 
-// minDisk is less than what a lab needs to start, in bytes.
-const minDisk = 1 << 20
+// minDisk is less than what a lab needs to start, in bytes: etcd reserves it for its log.
+const minDisk = 64e6
 
 // diskFull adds to a failure that the lab's directory has no space left: programs
 // that cannot write cannot say why in their logs either.
@@ -64,7 +64,7 @@ func (l *Lab) diskFull(err error) error {
 	if free >= minDisk && (fs.Files == 0 || fs.Ffree > 0) {
 		return err
 	}
-	return fmt.Errorf("%w below %s (%d bytes and %d files are free): make room, or choose another directory with --lab-root: %w",
+	return fmt.Errorf("%w below %s (%d bytes and %d files are free, and etcd alone reserves 64 MB): make room, or choose another directory with --lab-root: %w",
 		unix.ENOSPC, l.root, free, fs.Ffree, err)
 }
 

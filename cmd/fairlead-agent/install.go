@@ -9,6 +9,7 @@ import (
 
 	"github.com/fairlead-sdn/fairlead/internal/agent"
 	"github.com/fairlead-sdn/fairlead/internal/agent/nodeplane"
+	"github.com/fairlead-sdn/fairlead/internal/cli/usage"
 )
 
 // binDirFlag and confDirFlag are where a runtime looks for the CNI plugin.
@@ -29,7 +30,7 @@ func offerFlags(f *pflag.FlagSet, p *agent.Plugin) {
 func installCommand() *cobra.Command {
 	var p agent.Plugin
 	c := &cobra.Command{
-		Use: "install", Short: "Install the CNI plugin for the container runtime", Args: cobra.NoArgs,
+		Use: "install", Short: "Install the CNI plugin for the container runtime", Args: usage.Arguments(0, 0),
 		Long: "Install the CNI plugin for the container runtime. Its network configuration comes later, from the\nrunning agent (--conflist): the runtime takes the node for ready with it.",
 		RunE: func(*cobra.Command, []string) error {
 			if err := p.Install(); err != nil {
@@ -46,7 +47,7 @@ func installCommand() *cobra.Command {
 func uninstallCommand(config *string) *cobra.Command {
 	var p agent.Plugin
 	c := &cobra.Command{
-		Use: "uninstall", Short: "Remove everything of Fairlead from this node, kernel and files; pods lose their network", Args: cobra.NoArgs,
+		Use: "uninstall", Short: "Remove everything of Fairlead from this node, kernel and files; pods lose their network", Args: usage.Arguments(0, 0),
 		RunE: func(cmd *cobra.Command, _ []string) error { return uninstall(cmd.Context(), *config, p) },
 	}
 	binDirFlag(c.Flags(), &p)
@@ -75,7 +76,7 @@ func uninstall(ctx context.Context, path string, p agent.Plugin) error {
 // pauseCommand is for the pod that has uninstalled: it must run to count as ready.
 func pauseCommand() *cobra.Command {
 	return &cobra.Command{
-		Use: "pause", Hidden: true, Args: cobra.NoArgs,
+		Use: "pause", Hidden: true, Args: usage.Arguments(0, 0),
 		RunE: func(cmd *cobra.Command, _ []string) error { return pause(cmd.Context()) },
 	}
 }

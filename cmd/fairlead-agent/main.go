@@ -20,12 +20,14 @@ import (
 	"os/signal"
 	"path/filepath"
 	"runtime/debug"
+	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
 
 	"github.com/fairlead-sdn/fairlead/internal/agent"
 	"github.com/fairlead-sdn/fairlead/internal/agent/nodeplane"
+	"github.com/fairlead-sdn/fairlead/internal/cli/usage"
 	"github.com/fairlead-sdn/fairlead/internal/config"
 	"github.com/fairlead-sdn/fairlead/internal/datastore"
 	"github.com/fairlead-sdn/fairlead/internal/datastore/etcd"
@@ -44,15 +46,20 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	err := command().ExecuteContext(ctx)
 	stop()
-	if err == nil {
-		return
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "fairlead-agent:", err)
 	}
-	fmt.Fprintln(os.Stderr, "fairlead-agent:", err)
-	var failed runFailure
-	if errors.As(err, &failed) {
-		os.Exit(1)
+	os.Exit(exitCode(err))
+}
+
+func exitCode(err error) int {
+	switch {
+	case err == nil:
+		return 0
+	case errors.As(err, new(runFailure)):
+		return 1
 	}
-	os.Exit(2)
+	return 2
 }
 
 // runFailure is an error of the running agent, as opposed to one of its user.
@@ -65,30 +72,48 @@ func command() *cobra.Command {
 	var plugin agent.Plugin
 	root := &cobra.Command{
 		Use: "fairlead-agent", Short: "Make this node's network what the objects say", Version: version,
-		Args: cobra.NoArgs, SilenceUsage: true, SilenceErrors: true,
+		Args: usage.Commands, SuggestionsMinimumDistance: 2,
 		RunE: func(cmd *cobra.Command, _ []string) error { return run(cmd.Context(), path, plugin) },
 	}
 	root.PersistentFlags().StringVar(&path, "config", "/etc/fairlead/agent.yaml", "configuration file")
 	offerFlags(root.Flags(), &plugin)
 	root.AddCommand(adminCommand(&path), installCommand(), uninstallCommand(&path), pauseCommand())
+	usage.Strict(root)
 	return root
 }
 
 func adminCommand(config *string) *cobra.Command {
 	var untilEOF bool
 	c := &cobra.Command{
-		Use: "admin PATH", Short: "Ask the running agent and print its answer: JSON, of a capture a pcap file", Args: cobra.ExactArgs(1),
+		Use: "admin PATH", Short: "Ask the running agent and print its answer: JSON, of a capture a pcap file", Args: usage.Arguments(1, 1),
+		Long: `Ask the running agent of this node and print its answer as it is, in JSON. PATH is status,
+audit, peers, attachments, ipam, intent, config, tables, flows, or journal?since=TIME; its full
+form is /v1/status. "fairlead node status", "fairlead audit" and others ask the same, of all nodes.`,
+		Example: "  fairlead-agent admin status",
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return ask(cmd.Context(), *config, args[0], untilEOF)
+			return ask(cmd.Context(), *config, pathOf(args[0]), untilEOF)
 		},
 	}
 	c.Flags().BoolVar(&untilEOF, "until-eof", false, "end when standard input ends")
 	return c
 }
 
+// pathOf is what the agent is asked for: "status" is short for "/v1/status".
+func pathOf(request string) string {
+	return "/v1/" + strings.TrimPrefix(strings.TrimPrefix(request, "/"), "v1/")
+}
+
+func readConfig(path string) (config.Agent, error) {
+	c, err := config.LoadAgent(path)
+	if errors.Is(err, os.ErrNotExist) {
+		err = fmt.Errorf("%w: write it, or name another with --config", err)
+	}
+	return c, err
+}
+
 // load reads the configuration and checks that we may do what it asks.
 func load(path string) (config.Agent, *slog.Logger, error) {
-	c, err := config.LoadAgent(path)
+	c, err := readConfig(path)
 	if err != nil {
 		return config.Agent{}, nil, err
 	}
@@ -161,7 +186,7 @@ func openStore(c config.Datastore, log *slog.Logger) (datastore.Store, error) {
 // ask prints the answer to a request as it comes. With untilEOF it ends when standard input
 // does: one who asks from afar has left then.
 func ask(ctx context.Context, path, request string, untilEOF bool) error {
-	c, err := config.LoadAgent(path)
+	c, err := readConfig(path)
 	if err != nil {
 		return err
 	}

@@ -10,7 +10,6 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"log/slog"
@@ -24,9 +23,11 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/fairlead-sdn/fairlead/api/v1alpha1"
+	"github.com/fairlead-sdn/fairlead/internal/cli/usage"
 	"github.com/fairlead-sdn/fairlead/internal/config"
 	"github.com/fairlead-sdn/fairlead/internal/controller"
 	"github.com/fairlead-sdn/fairlead/internal/datastore"
@@ -60,48 +61,55 @@ func main() {
 
 // run is main without the process: it returns the exit code.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
-	flags := flag.NewFlagSet("fairlead-controller", flag.ContinueOnError)
-	flags.SetOutput(io.Discard)
-	path := flags.String("config", defaultConfig, "`FILE` to read the configuration from")
-	showVersion := flags.Bool("version", false, "print the version and exit")
-	switch err := flags.Parse(args); {
-	case errors.Is(err, flag.ErrHelp):
-		usage(flags, stdout)
+	root := command(stderr)
+	root.SetArgs(args)
+	root.SetOut(stdout)
+	err := root.ExecuteContext(ctx)
+	switch {
+	case err == nil:
 		return exitOK
-	case err != nil:
-		fmt.Fprintf(stderr, "fairlead-controller: %v; try --help\n", err)
-		return exitUsage
-	case flags.NArg() > 0:
-		fmt.Fprintf(stderr, "fairlead-controller: unexpected argument %q; try --help\n", flags.Arg(0))
-		return exitUsage
-	case *showVersion:
-		fmt.Fprintf(stdout, "fairlead-controller %s (%s, %s/%s)\n", version, runtime.Version(), runtime.GOOS, runtime.GOARCH)
-		return exitOK
+	case errors.As(err, new(runFailure)):
+		return exitFailed // It is logged.
 	}
-	c, subnet, err := load(*path)
+	fmt.Fprintf(stderr, "fairlead-controller: %s\n", oneLine(err))
+	return exitUsage
+}
+
+// runFailure is an error of the running controller, as opposed to one of its user.
+type runFailure struct{ error }
+
+func (f runFailure) Unwrap() error { return f.error }
+
+func command(stderr io.Writer) *cobra.Command {
+	var path string
+	root := &cobra.Command{
+		Use: "fairlead-controller", Short: "Do for the whole cluster what no node can do alone. Several may run; one leads",
+		Version: fmt.Sprintf("%s (%s, %s/%s)", version, runtime.Version(), runtime.GOOS, runtime.GOARCH),
+		Args:    usage.Arguments(0, 0), CompletionOptions: cobra.CompletionOptions{DisableDefaultCmd: true},
+		RunE: func(cmd *cobra.Command, _ []string) error { return control(cmd.Context(), path, stderr) },
+	}
+	root.Flags().StringVar(&path, "config", defaultConfig, "configuration file")
+	usage.Strict(root)
+	return root
+}
+
+// control runs the controller of a configuration until ctx ends.
+func control(ctx context.Context, path string, stderr io.Writer) error {
+	c, subnet, err := load(path)
 	if err != nil {
-		fmt.Fprintf(stderr, "fairlead-controller: %s\n", oneLine(err))
-		return exitUsage
+		return err
 	}
 	store, logger, err := open(c, stderr)
 	if err != nil {
-		fmt.Fprintf(stderr, "fairlead-controller: %s: datastore: %s\n", *path, oneLine(err))
-		return exitUsage
+		return fmt.Errorf("%s: datastore: %w", path, err)
 	}
 	defer func() { _ = store.Close() }() // The process ends anyway.
 	if err := serve(ctx, c, subnet, store, logger); err != nil {
 		logger.Error("the controller cannot go on", "err", err)
-		return exitFailed
+		return runFailure{err}
 	}
 	logger.Info("ended")
-	return exitOK
-}
-
-func usage(flags *flag.FlagSet, w io.Writer) {
-	fmt.Fprintln(w, "Usage: fairlead-controller [--config FILE]")
-	fmt.Fprintln(w, "Does for the whole cluster what no node can do alone. Several may run; one leads.")
-	flags.SetOutput(w)
-	flags.PrintDefaults()
+	return nil
 }
 
 // oneLine joins the lines of an error that lists several mistakes.
@@ -112,6 +120,9 @@ func oneLine(err error) string {
 // load reads the configuration and makes the Subnet that it wants to exist.
 func load(path string) (config.Controller, *v1alpha1.Subnet, error) {
 	c, err := config.LoadController(path)
+	if errors.Is(err, os.ErrNotExist) {
+		err = fmt.Errorf("%w: write it, or name another with --config", err)
+	}
 	if err != nil || c.DefaultSubnet == nil {
 		return c, nil, err
 	}

@@ -39,10 +39,13 @@ func TestExitCodes(t *testing.T) {
 		code int
 		want string // in what is printed
 	}{
-		{"version", []string{"--version"}, 0, "fairlead-controller dev (go"},
-		{"help", []string{"--help"}, 0, "-config FILE"},
-		{"unknown flag", []string{"--conf", "x"}, 2, "flag provided but not defined: -conf; try --help"},
-		{"argument", []string{"start"}, 2, `unexpected argument "start"`},
+		{"version", []string{"--version"}, 0, "fairlead-controller version dev (go"},
+		{"help", []string{"--help"}, 0, "--config string"},
+		{"unknown flag", []string{"--conf", "x"}, 2, "fairlead-controller: there is no flag --conf: did you mean --config? (fairlead-controller --help lists the flags)"},
+		{"one dash", []string{"-config", "x"}, 2, `there is no flag -c, in "-config": did you mean --config?`},
+		{"flag without value", []string{"--config"}, 2, "--config needs a value: configuration file"},
+		{"empty flag", []string{"--config", ""}, 2, "--config is empty: give it a value, or leave it out"},
+		{"argument", []string{"start"}, 2, `"start" is one argument too many: it takes none`},
 		{"no file", []string{"--config", "/nowhere/c.yaml"}, 2, "read configuration: open /nowhere/c.yaml"},
 		{"several mistakes", []string{"--config", write(t, header+"vanishedNodeGrace: -1s\n")}, 2, "datastore: is missing: want kubernetes or etcd (\"kubernetes: {}\" is the cluster of the pod that this runs in); vanishedNodeGrace: -1s is not positive"},
 		{"lease", []string{"--config", write(t, good+"leaderElection: {leaseDuration: 15500ms}\n")}, 2, "leaderElection.leaseDuration: 15.5s is not in whole seconds"},

@@ -99,12 +99,14 @@ type Agent struct {
 	// settled is closed after the first pass that applied a whole view of the objects.
 	settled    chan struct{}
 	settleOnce sync.Once
+	// writable wakes what could not be written when the disk can be written again.
+	writable chan struct{}
 }
 
 // New restores what this node knows from its disk. It changes nothing in the
 // kernel and asks the datastore nothing.
 func New(c Config) (*Agent, error) {
-	a := &Agent{Config: c, started: time.Now(), health: health.NewRegistry(time.Now), registry: prometheus.NewRegistry(), passed: make(chan struct{}), settled: make(chan struct{})}
+	a := &Agent{Config: c, started: time.Now(), health: health.NewRegistry(time.Now), registry: prometheus.NewRegistry(), passed: make(chan struct{}), settled: make(chan struct{}), writable: make(chan struct{}, 1)}
 	a.metrics = observe.New(a.registry)
 	a.shadowed.Store(new([]world.Problem))
 	var err error
@@ -226,7 +228,7 @@ func (a *Agent) observe(o reconcile.Outcome) {
 	case o.Err != nil:
 		a.health.Set("plane", health.Failed, o.Err.Error())
 	case len(o.Report.Failed) > 0:
-		a.health.Set("plane", health.Degraded, fmt.Sprintf("%d objects are not applied; the first: %v", len(o.Report.Failed), o.Report.Failed[0]))
+		a.health.Set("plane", health.Degraded, fmt.Sprintf("objects that are not applied: %d, the first: %v", len(o.Report.Failed), o.Report.Failed[0]))
 	default:
 		a.health.Set("plane", health.OK, "")
 	}

@@ -18,6 +18,7 @@ import (
 
 	"github.com/fairlead-sdn/fairlead/api/v1alpha1"
 	"github.com/fairlead-sdn/fairlead/internal/apply"
+	"github.com/fairlead-sdn/fairlead/internal/config"
 	"github.com/fairlead-sdn/fairlead/internal/datastore"
 	"github.com/fairlead-sdn/fairlead/internal/intent"
 	"github.com/fairlead-sdn/fairlead/internal/run/health"
@@ -391,4 +392,16 @@ func level(s admin.Status, component string) health.Level {
 		return ""
 	}
 	return s.Health[i].Level
+}
+
+// What reads alike, such as routes that differ in their metric, is one problem.
+func TestShadowsThatReadAlikeAreOne(t *testing.T) {
+	a := &Agent{Config: Config{Agent: config.Agent{Node: "n1"}}}
+	route := apply.Difference{Subsystem: "route", Object: "blackhole 10.0.0.0/26", Problem: "shadowing", Want: "10.0.0.0/14 dev fl.vxlan"}
+	other := route
+	other.Object = "blackhole 10.0.1.0/26"
+	found := append(slices.Repeat([]apply.Difference{route}, maxProblems+10), other)
+	if got := a.shadows(found); len(got) != 2 || got[0].Message == got[1].Message {
+		t.Errorf("%d problems: %+v", len(got), got)
+	}
 }

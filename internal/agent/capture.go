@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"net/url"
+	"strings"
 	"sync/atomic"
 
 	"github.com/fairlead-sdn/fairlead/internal/apply/capture"
@@ -80,18 +81,23 @@ func (a *Agent) serveCapture(ctx context.Context, v url.Values, w io.Writer) (st
 // attachmentOf finds the link of a pod.
 func (a *Agent) attachmentOf(q admin.Capture) (world.Attachment, error) {
 	var found []world.Attachment
+	var has []string
 	for _, x := range a.attachments.List() {
-		if x.Pod.Namespace == q.Namespace && x.Pod.Name == q.Pod && (q.Interface == "" || q.Interface == x.Interface) {
+		if x.Pod.Namespace != q.Namespace || x.Pod.Name != q.Pod {
+			continue
+		}
+		has = append(has, x.Interface)
+		if q.Interface == "" || q.Interface == x.Interface {
 			found = append(found, x)
 		}
 	}
 	switch {
-	case len(found) == 0 && q.Interface != "":
-		return world.Attachment{}, fmt.Errorf("node %s has no interface %s of pod %s/%s", a.Node, q.Interface, q.Namespace, q.Pod)
-	case len(found) == 0:
+	case len(has) == 0:
 		return world.Attachment{}, fmt.Errorf("node %s has no link of pod %s/%s: the pod is on the host's network, is on another node, or is being made", a.Node, q.Namespace, q.Pod)
+	case len(found) == 0:
+		return world.Attachment{}, fmt.Errorf("pod %s/%s on node %s has no interface %q of Fairlead's; it has %s", q.Namespace, q.Pod, a.Node, q.Interface, strings.Join(has, ", "))
 	case len(found) > 1:
-		return world.Attachment{}, fmt.Errorf("pod %s/%s has %d links on node %s, %s and %s among them: say which interface", q.Namespace, q.Pod, len(found), a.Node, found[0].Interface, found[1].Interface)
+		return world.Attachment{}, fmt.Errorf("pod %s/%s on node %s has several interfaces: say --interface with one of %s", q.Namespace, q.Pod, a.Node, strings.Join(has, ", "))
 	}
 	return found[0], nil
 }

@@ -24,7 +24,7 @@ func TestServeCaptureRefuses(t *testing.T) {
 		{"nothing", "/v1/capture", "are needed"},
 		{"a filter that is none", admin.Capture{Namespace: "shop", Pod: "web", Filter: "prot 80"}.Path(), "is no condition"},
 		{"a pod that is elsewhere", admin.Capture{Namespace: "shop", Pod: "db"}.Path(), "node n1 has no link of pod shop/db"},
-		{"an interface that is not there", admin.Capture{Namespace: "shop", Pod: "web", Interface: "eth9"}.Path(), "no interface eth9"},
+		{"an interface that is not there", admin.Capture{Namespace: "shop", Pod: "web", Interface: "eth9"}.Path(), `pod shop/web on node n1 has no interface "eth9" of Fairlead's; it has eth0`},
 		// The plane of this test makes no links.
 		{"a link that is gone", admin.Capture{Namespace: "shop", Pod: "web"}.Path(), "capture on "},
 	} {

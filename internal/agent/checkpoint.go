@@ -47,9 +47,13 @@ func (a *Agent) keepCheckpoint(ctx context.Context) error {
 		snap, changed := a.world.Snapshot()
 		var err error
 		if snap.AllSynced() {
+			select {
+			case <-a.writable: // before this attempt
+			default:
+			}
 			err = a.saveCheckpoint(snap)
 			a.report("checkpoint", health.Degraded, err)
-			wait(ctx, checkpointPeriod)
+			a.restAfter(ctx, err)
 		}
 		if err != nil && ctx.Err() == nil {
 			continue
@@ -63,6 +67,22 @@ func (a *Agent) keepCheckpoint(ctx context.Context) error {
 			}
 			return nil
 		}
+	}
+}
+
+// restAfter waits until the next checkpoint may be written: after a failure no longer than until
+// the disk can be written again.
+func (a *Agent) restAfter(ctx context.Context, failure error) {
+	healed := a.writable
+	if failure == nil {
+		healed = nil
+	}
+	period := time.NewTimer(checkpointPeriod)
+	defer period.Stop()
+	select {
+	case <-healed:
+	case <-period.C:
+	case <-ctx.Done():
 	}
 }
 

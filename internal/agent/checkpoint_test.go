@@ -2,15 +2,22 @@ package agent
 
 import (
 	"bytes"
+	"context"
+	"errors"
 	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/fairlead-sdn/fairlead/internal/config"
+	"github.com/fairlead-sdn/fairlead/internal/run/health"
+	"github.com/fairlead-sdn/fairlead/internal/run/journal"
 	"github.com/fairlead-sdn/fairlead/internal/world"
 )
 
@@ -97,4 +104,74 @@ func TestCheckpointThatCannotBeWritten(t *testing.T) {
 	if err := a.saveCheckpoint(wholeWorld()); err == nil || !strings.Contains(err.Error(), "write the checkpoint of the world") {
 		t.Errorf("got %v", err)
 	}
+}
+
+// A checkpoint that could not be written is written as soon as the disk can be, and until then
+// the disk is what is told of: the rest follows from it.
+func TestCheckpointWhenTheDiskHeals(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log bytes.Buffer
+		a := agentIn(filepath.Join(t.TempDir(), "state"), &log) // which does not exist
+		a.health, a.writable = health.NewRegistry(time.Now), make(chan struct{}, 1)
+		var err error
+		if a.journal, err = journal.Open(t.TempDir()); err != nil {
+			t.Fatal(err)
+		}
+		a.world = world.NewStore(nil)
+		changes := []world.Change{}
+		for _, k := range world.DatastoreKinds() {
+			changes = append(changes, world.Change{Kind: k, ResourceVersion: "7", Synced: true})
+		}
+		a.world.Apply(changes...)
+		ctx, cancel := context.WithCancel(t.Context())
+		var wg sync.WaitGroup
+		wg.Go(func() { _ = a.keepCheckpoint(ctx) })
+		wg.Go(func() { _ = a.watchDisk(ctx) })
+		defer func() { cancel(); wg.Wait(); _ = a.journal.Close() }()
+		synctest.Wait()
+		if got := a.worst(); got.Component != "disk" || got.Level != health.Degraded {
+			t.Errorf("the worst is %+v, want the disk", got)
+		}
+		if err := os.Mkdir(a.StateDir, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(lookPeriod)
+		synctest.Wait()
+		if a.loadCheckpoint() == nil {
+			t.Errorf("no checkpoint although the disk can be written: %s", log.String())
+		}
+		if got := a.worst(); got.Level != health.OK {
+			t.Errorf("not well: %+v", got)
+		}
+	})
+}
+
+// The disk is looked at when a component changes, and is named before it.
+func TestDiskIsNamedFirst(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log bytes.Buffer
+		dir := filepath.Join(t.TempDir(), "state")
+		if err := os.Mkdir(dir, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		a := agentIn(dir, &log)
+		a.health, a.writable = health.NewRegistry(time.Now), make(chan struct{}, 1)
+		ctx, cancel := context.WithCancel(t.Context())
+		var wg sync.WaitGroup
+		wg.Go(func() { _ = a.watchDisk(ctx) })
+		defer func() { cancel(); wg.Wait() }()
+		synctest.Wait()
+		if err := os.Remove(dir); err != nil {
+			t.Fatal(err)
+		}
+		a.report("addresses", health.Degraded, errors.New("write addresses.json: no such file or directory"))
+		synctest.Wait()
+		if got := a.worst(); got.Component != "disk" {
+			t.Errorf("the worst is %+v, want the disk", got)
+		}
+		a.report("plane", health.Failed, errors.New("broken"))
+		if got := a.worst(); got.Component != "plane" {
+			t.Errorf("the worst is %+v, want what has failed", got)
+		}
+	})
 }

@@ -172,20 +172,32 @@ func (a *Agent) tellShadows(problems []world.Problem) {
 }
 
 // watchDisk tries now and then whether the state directory can be written, as pods and nodes
-// need it when they come: before one needs it, and fails.
+// need it when they come: before one needs it, and fails. It tries as well when a component is
+// not what it was: the disk may be why.
 func (a *Agent) watchDisk(ctx context.Context) error {
 	well := true
+	period := time.NewTicker(cmp.Or(a.lookPeriod, lookPeriod))
+	defer period.Stop()
 	for ctx.Err() == nil {
+		changed := a.health.Changed()
 		err := tryWrite(a.StateDir)
 		a.report("disk", health.Degraded, err)
 		switch {
 		case err == nil && !well:
 			a.note("the state directory can be written again")
+			select {
+			case a.writable <- struct{}{}:
+			default:
+			}
 		case err != nil && well:
 			a.Logger.Error("no pod can be started here", "err", err)
 		}
 		well = err == nil
-		wait(ctx, cmp.Or(a.lookPeriod, lookPeriod))
+		select {
+		case <-period.C:
+		case <-changed:
+		case <-ctx.Done():
+		}
 	}
 	return nil
 }
@@ -194,6 +206,7 @@ func (a *Agent) watchDisk(ctx context.Context) error {
 // packets: a NodeNetwork would be written all the time.
 func (a *Agent) shadows(found []apply.Difference) []world.Problem {
 	var out []world.Problem
+	found = slices.CompactFunc(slices.Clone(found), func(x, y apply.Difference) bool { return x.Text() == y.Text() })
 	for i, d := range found {
 		message := d.Text()
 		if i == maxProblems {
@@ -265,7 +278,7 @@ func (a *Agent) ownNodeNetwork() *world.NodeNetwork {
 }
 
 // worst leaves out what the announcer itself reports: its status would follow its
-// own success.
+// own success. A disk that cannot be written comes before what could not be written to it.
 func (a *Agent) worst() health.State {
 	states := slices.DeleteFunc(a.health.States(), func(s health.State) bool { return s.Component == "nodenetwork" || s.Component == "datastore" })
 	if len(states) == 0 {
@@ -273,8 +286,16 @@ func (a *Agent) worst() health.State {
 	}
 	rank := map[health.Level]int{health.OK: 0, health.Degraded: 1, health.Failed: 2}
 	return slices.MaxFunc(states, func(x, y health.State) int {
-		return cmp.Or(cmp.Compare(rank[x.Level], rank[y.Level]), cmp.Compare(y.Component, x.Component))
+		return cmp.Or(cmp.Compare(rank[x.Level], rank[y.Level]), cause(x)-cause(y), cmp.Compare(y.Component, x.Component))
 	})
+}
+
+// cause is 1 for what others fail of.
+func cause(s health.State) int {
+	if s.Component == "disk" {
+		return 1
+	}
+	return 0
 }
 
 // problems of objects as this node sees them, sorted and without doubles.

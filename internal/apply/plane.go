@@ -116,6 +116,17 @@ type Foreign struct {
 	What string `json:"what"`
 	// Process is the name and pid of who did it, where the kernel tells.
 	Process string `json:"process,omitempty"`
+	// Found: the plane found it so, as after a restart of a daemon. Nobody is known to have
+	// changed anything.
+	Found bool `json:"found,omitempty"`
+}
+
+// Text says who did what, as far as that is known.
+func (f Foreign) Text() string {
+	if f.Found {
+		return "found: " + f.What
+	}
+	return cmp.Or(f.Process, "somebody") + " changed from outside: " + f.What
 }
 
 // Compare orders differences by subsystem, object and problem.

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/fairlead-sdn/fairlead/internal/datastore"
+	"github.com/fairlead-sdn/fairlead/internal/run/health"
 	"github.com/fairlead-sdn/fairlead/internal/serve/admin"
 )
 
@@ -131,12 +132,28 @@ func (a *app) getPeers(ctx context.Context, node, peer string, format *outputFor
 	if len(answers) == 0 && failed != nil {
 		return failed
 	}
+	if known := nodesOf(answers); peer != "" && !slices.Contains(known, peer) {
+		return errors.Join(noNode(peer, known), failed)
+	}
 	all := []nodePeers{}
 	for _, x := range answers {
 		peers := slices.DeleteFunc(x.value, func(p admin.Peer) bool { return peer != "" && p.Name != peer })
 		all = append(all, nodePeers{Node: x.node, Peers: peers})
 	}
 	return errors.Join(a.print(format, all, func(bool) table { return drawPeers(all) }), failed)
+}
+
+// nodesOf are the nodes that answered, and those that they know.
+func nodesOf(answers []answer[[]admin.Peer]) []string {
+	var out []string
+	for _, x := range answers {
+		out = append(out, x.node)
+		for _, p := range x.value {
+			out = append(out, p.Name)
+		}
+	}
+	slices.Sort(out)
+	return slices.Compact(out)
 }
 
 func drawPeers(all []nodePeers) table {
@@ -172,9 +189,9 @@ func (a *app) nodeCommand() *cobra.Command {
 		}
 		all := values(answers)
 		err := a.print(format, all, func(wide bool) table { return a.drawNodes(all, wide) })
-		if format.forPeople() && len(args) > 0 {
-			for _, s := range all {
-				err = errors.Join(err, a.explainNode(s))
+		for _, s := range all {
+			if err == nil && format.forPeople() && len(args) > 0 {
+				err = a.explainNode(s)
 			}
 		}
 		return errors.Join(err, failed)
@@ -193,7 +210,7 @@ func (a *app) drawNodes(all []admin.Status, wide bool) table {
 			ready = "no: " + s.NotReady
 		}
 		var worst []string
-		for _, h := range s.Health {
+		for _, h := range slices.SortedStableFunc(slices.Values(s.Health), func(x, y health.State) int { return cause(y) - cause(x) }) {
 			if h.Level != "ok" {
 				worst = append(worst, h.Component+" "+string(h.Level)+": "+h.Message)
 			}

@@ -67,6 +67,8 @@ func wellAndSick(t *testing.T) *cluster {
 			Node: "node-2", Differences: []apply.Difference{
 				{Subsystem: "route", Object: "10.0.1.0/26 dev fl.vxlan", Problem: "missing"},
 				{Subsystem: "link", Object: "flp1", Problem: "differs", Want: "mtu 1450", Got: "mtu 1500"},
+				{Subsystem: "route", Object: "10.0.2.0/26", Problem: "unexpected"},
+				{Subsystem: "route", Object: "10.0.2.0/26", Problem: "unexpected"},
 			},
 			Foreign: []apply.Foreign{{Time: now, Subsystem: "route", What: "route deleted", Process: "ip (12)"}, {Time: now, What: "link set"}},
 		}),

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"os"
 	"path/filepath"
@@ -16,6 +17,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/fairlead-sdn/fairlead/internal/cli/usage"
 	"github.com/fairlead-sdn/fairlead/internal/datastore"
 )
 
@@ -34,7 +36,7 @@ func (a *app) applyCommand() *cobra.Command {
 	var namespace string
 	var check bool
 	cmd := &cobra.Command{
-		Use: "apply -f FILE", Short: "Create or change objects from YAML or JSON", Args: noArgs,
+		Use: "apply -f FILE", Short: "Create or change objects from YAML or JSON", Args: usage.Arguments(0, 0),
 		Long: `Create or change objects from YAML or JSON.
 
 Every file is read and decoded strictly before anything is changed: an unknown field
@@ -92,8 +94,11 @@ func expand(path string) ([]string, error) {
 	if path == "-" || err == nil && !info.IsDir() {
 		return []string{path}, nil
 	}
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, usagef("-f %s: there is no such file or directory", path)
+	}
 	if err != nil {
-		return nil, usageError{err}
+		return nil, usageError(err)
 	}
 	entries, err := os.ReadDir(path)
 	if err != nil {
@@ -117,14 +122,14 @@ func (a *app) readOne(path, given string) (manifest, error) {
 	if path != "-" {
 		f, err := os.Open(path)
 		if err != nil {
-			return manifest{}, usageError{err}
+			return manifest{}, usageError(err)
 		}
 		defer f.Close()
 		in, name = f, path
 	}
 	objects, err := datastore.DecodeManifest(in)
 	if err != nil {
-		return manifest{}, usageError{fmt.Errorf("%s: %w", name, err)}
+		return manifest{}, usageError(fmt.Errorf("%s: %w", name, err))
 	}
 	if len(objects) == 0 {
 		return manifest{}, usagef("%s holds no object", name)
@@ -132,7 +137,7 @@ func (a *app) readOne(path, given string) (manifest, error) {
 	for _, o := range objects {
 		kind, err := datastore.KindOf(o)
 		if err != nil {
-			return manifest{}, usageError{fmt.Errorf("%s: %w", name, err)}
+			return manifest{}, usageError(fmt.Errorf("%s: %w", name, err))
 		}
 		if in := o.GetNamespace(); given != "" && in != "" && in != given && isNamespaced(kind) {
 			return manifest{}, usagef("%s: %s names its namespace, and -n says %s: leave out one of them", name, label(kind, o), given)
@@ -149,7 +154,7 @@ func (a *app) checkOnly(manifests []manifest) error {
 		for _, o := range m.objects {
 			r, err := datastore.LookupObject(o)
 			if err != nil {
-				return usageError{err}
+				return usageError(err)
 			}
 			r.Default(o)
 			if errs := r.Validate(o, nil); len(errs) > 0 {
@@ -188,11 +193,11 @@ func (a *app) applyAll(ctx context.Context, s datastore.Store, manifests []manif
 	for _, o := range objects {
 		kind, err := datastore.KindOf(o)
 		if err != nil {
-			return usageError{err}
+			return usageError(err)
 		}
 		did, err := applyOne(ctx, s, kind, o)
 		if isAway(err) {
-			return fmt.Errorf("it ends after %d of %s: %w", len(applied), count(len(objects), "object", "objects"), err)
+			return fmt.Errorf("apply stopped after %d of %s: %w", len(applied), count(len(objects), "object", "objects"), err)
 		}
 		if err != nil {
 			failed++

@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"net/url"
@@ -10,6 +9,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/fairlead-sdn/fairlead/internal/apply"
+	"github.com/fairlead-sdn/fairlead/internal/cli/usage"
 	"github.com/fairlead-sdn/fairlead/internal/run/journal"
 	"github.com/fairlead-sdn/fairlead/internal/serve/admin"
 )
@@ -47,11 +48,9 @@ func (a *app) printAudit(format *outputFormat, all []admin.Audit) error {
 		if len(x.Differences) == 0 {
 			lines = append(lines, x.Node+": the kernel holds what it should")
 		}
-		for _, d := range x.Differences {
-			lines = append(lines, x.Node+": "+d.Text())
-		}
+		lines = append(lines, once(x.Node+": ", x.Differences)...)
 		for _, f := range x.Foreign {
-			lines = append(lines, fmt.Sprintf("%s: %s  %s changed from outside: %s", x.Node, a.local(f.Time).Format(time.TimeOnly), cmp.Or(f.Process, "somebody"), f.What))
+			lines = append(lines, fmt.Sprintf("%s: %s  %s", x.Node, a.local(f.Time).Format(time.TimeOnly), f.Text()))
 		}
 	}
 	for _, l := range lines {
@@ -62,11 +61,32 @@ func (a *app) printAudit(format *outputFormat, all []admin.Audit) error {
 	return nil
 }
 
+// once lists differences, those that read alike as one line.
+func once(prefix string, differences []apply.Difference) []string {
+	var lines []string
+	for i, n := 0, 0; i < len(differences); i += n {
+		text := differences[i].Text()
+		for n = 1; i+n < len(differences) && differences[i+n].Text() == text; n++ {
+		}
+		if n > 1 {
+			text += fmt.Sprintf(" (%d of these)", n)
+		}
+		lines = append(lines, prefix+text)
+	}
+	return lines
+}
+
 func (a *app) journalCommand() *cobra.Command {
 	var since time.Duration
 	cmd := &cobra.Command{
-		Use: "journal NODE", Short: "Show what a node's network did, and when", Args: cobra.ExactArgs(1),
-		ValidArgsFunction: a.completeNodes,
+		Use: "journal NODE", Short: "Show what a node's network did, and when", Args: usage.Arguments(1, 1),
+		Example: "  fairlead journal node-1 --since 10m",
+		ValidArgsFunction: func(cmd *cobra.Command, args []string, text string) ([]string, cobra.ShellCompDirective) {
+			if len(args) > 0 {
+				return nil, cobra.ShellCompDirectiveNoFileComp
+			}
+			return a.completeNodes(cmd, args, text)
+		},
 	}
 	format := outputFlag(cmd)
 	cmd.Flags().DurationVar(&since, "since", time.Hour, "how far back")
@@ -106,7 +126,7 @@ func journalLines(e journal.Entry) []string {
 		out = append(out, e.Note)
 	}
 	for _, f := range e.Foreign {
-		out = append(out, cmp.Or(f.Process, "somebody")+" changed: "+f.What)
+		out = append(out, f.Text())
 	}
 	for _, o := range e.Objects {
 		out = append(out, "intent: "+o)

@@ -14,6 +14,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/fairlead-sdn/fairlead/internal/apply/capture"
+	"github.com/fairlead-sdn/fairlead/internal/cli/usage"
 	"github.com/fairlead-sdn/fairlead/internal/datastore"
 	"github.com/fairlead-sdn/fairlead/internal/serve/admin"
 )
@@ -22,7 +23,7 @@ func (a *app) captureCommand() *cobra.Command {
 	var file, namespace string
 	var q admin.Capture
 	cmd := &cobra.Command{
-		Use: "capture POD [FILTER…] -o FILE|-", Short: "Write a pod's packets to a pcap file as they come", Args: cobra.MinimumNArgs(1),
+		Use: "capture POD [FILTER…] -o FILE|-", Short: "Write a pod's packets to a pcap file as they come", Args: usage.Arguments(1, -1),
 		Long: `Write a pod's packets to a pcap file as they come, until interrupted or until a limit is
 reached. What the pod sends is seen before any policy is asked, what it gets after.
 
@@ -52,13 +53,13 @@ kernel asks it, so only what is wanted leaves the node.`,
 		case file == "-" && a.terminal:
 			return usagef("standard output is a terminal: give a FILE, or pipe it into a program")
 		case q.Snap < 0 || q.For < 0:
-			return usagef("--snap and --for are not negative")
+			return usagef("--snap and --for take nothing negative: want a number of bytes and a duration, such as --snap 128 --for 30s")
 		case q.For > admin.CaptureAtMost:
 			return usagef("--for is %s at most", admin.CaptureAtMost)
 		}
 		// Whether the agent understands it is not to be found out over the network.
 		if _, err := capture.ParseFilter(q.Filter); err != nil {
-			return usageError{err}
+			return usageError(err)
 		}
 		pod, err := a.findPod(cmd.Context(), namespace, args[0])
 		if err != nil {
@@ -111,7 +112,7 @@ func (a *app) capture(ctx context.Context, node string, q admin.Capture, file st
 	if file != "-" {
 		f, made, err := createOutput(file)
 		if err != nil {
-			return fmt.Errorf("write the capture (an existing file is not overwritten): %w", err)
+			return fmt.Errorf("write the capture: %w", err)
 		}
 		defer func() {
 			err = errors.Join(err, f.Close())
@@ -125,7 +126,7 @@ func (a *app) capture(ctx context.Context, node string, q admin.Capture, file st
 	note, err := agents[0].client.Stream(ctx, q.Path(), &capture.Whole{W: out})
 	switch {
 	case errors.Is(err, admin.ErrStopped):
-		fmt.Fprintf(a.err, "interrupted; %d bytes were written\n", out.n)
+		fmt.Fprintf(a.err, "interrupted; %s written\n", count(int(out.n), "byte was", "bytes were"))
 		return nil
 	case err != nil:
 		return fmt.Errorf("node %s: %w", node, err)
@@ -144,6 +145,9 @@ func createOutput(file string) (f *os.File, made bool, err error) {
 		return f, false, err
 	}
 	f, err = os.OpenFile(file, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if errors.Is(err, os.ErrExist) {
+		err = fmt.Errorf("%w, and is not overwritten: choose another name", err)
+	}
 	return f, true, err
 }
 

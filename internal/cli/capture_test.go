@@ -75,10 +75,10 @@ func TestCapture(t *testing.T) {
 	}{
 		{[]string{"shop/web"}, exitUsage, "say where to write"},
 		{[]string{"shop/web", "prot", "80", "-o", other}, exitUsage, `"prot" is no condition`},
-		{[]string{"shop/web", "-o", other, "--for", "-1s"}, exitUsage, "not negative"},
+		{[]string{"shop/web", "-o", other, "--for", "-1s"}, exitUsage, "nothing negative"},
 		{[]string{"shop/web", "-o", other, "--for", "2h"}, exitUsage, "--for is 1h0m0s at most"},
 		{[]string{"-o", other}, exitUsage, "capture POD"},
-		{[]string{"shop/web", "-o", file}, exitFailed, "an existing file is not overwritten"},
+		{[]string{"shop/web", "-o", file}, exitFailed, "exists, and is not overwritten: choose another name"},
 		{[]string{"shop/gone", "-o", other}, exitFailed, "not found in namespace shop"},
 		{[]string{"shop/waiting", "-o", other}, exitFailed, "bound to no node"},
 		{[]string{"shop/host", "-o", other}, exitFailed, "no link of its own"},

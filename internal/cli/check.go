@@ -16,37 +16,48 @@ import (
 	"github.com/fairlead-sdn/fairlead/lab"
 )
 
-// How often a check that disagrees looks again, and after what time: what was applied
-// a moment ago is in force on all nodes soon after, not at once.
+// A check that disagrees looks again, after a rest, until it has probed for settleFor: what was
+// applied a moment ago is in force on all nodes soon after, not at once. A packet that is
+// dropped is waited for in every look, so it is time that is bounded and not the number of
+// looks.
 const (
-	looks     = 5
+	settleFor = 6 * time.Second
 	lookAgain = 500 * time.Millisecond
 )
 
 // check waits for the pods, reads the world that the oracle judges, and probes those
 // that are ready. What disagrees is asked again; what agrees then is counted as Settled.
 func check(ctx context.Context, l *lab.Lab, store datastore.Store, wait time.Duration, all bool) (*lab.CheckResult, error) {
+	return settle(ctx, func() (*lab.CheckResult, error) { return checkOnce(ctx, l, store, wait, all) })
+}
+
+// settle looks until all agrees, or it has not for long enough. Two looks are the least.
+func settle(ctx context.Context, look func() (*lab.CheckResult, error)) (*lab.CheckResult, error) {
 	began := time.Now()
+	var probing time.Time
 	first := 0
-	for look := 1; ; look++ {
-		r, err := checkOnce(ctx, l, store, wait, all)
+	for {
+		r, err := look()
 		if err != nil {
 			return nil, err
 		}
-		r.Seconds = time.Since(began).Seconds()
-		if look == 1 {
+		again := !probing.IsZero()
+		if !again {
 			first = r.Disagreements()
+			// Before it, pods were waited for.
+			probing = time.Now().Add(-time.Duration(r.Seconds * float64(time.Second)))
 		}
+		r.Seconds = time.Since(began).Seconds()
 		r.Settled = max(0, first-r.Disagreements())
-		if r.Disagreements() == 0 || look == looks {
+		if r.Disagreements() == 0 || again && time.Since(probing) >= settleFor {
 			return r, nil
 		}
-		again := time.NewTimer(lookAgain)
+		rest := time.NewTimer(lookAgain)
 		select {
 		case <-ctx.Done():
-			again.Stop()
+			rest.Stop()
 			return nil, ctx.Err()
-		case <-again.C:
+		case <-rest.C:
 		}
 	}
 }
@@ -182,7 +193,7 @@ func (a *app) printCheck(format *outputFormat, r *lab.CheckResult, all bool) err
 			return err
 		}
 	}
-	sum := fmt.Sprintf("%d probes, %d agree with the oracle, %d disagree", r.Probes, r.Agree, len(r.Disagree))
+	sum := fmt.Sprintf("%s, %s with the oracle, %s", count(r.Probes, "probe", "probes"), count(r.Agree, "agrees", "agree"), count(len(r.Disagree), "disagrees", "disagree"))
 	if beyond > 0 {
 		sum += fmt.Sprintf(", and %d with nodes and the outside", beyond)
 	}

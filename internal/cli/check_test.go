@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"net/netip"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/fairlead-sdn/fairlead/lab"
 )
@@ -62,5 +64,48 @@ func TestJudgeOutside(t *testing.T) {
 		if !expected || known != nat {
 			t.Errorf("natOutgoing %v: expected %v, known %v: %s", nat, expected, known, why)
 		}
+	}
+}
+
+// A check that disagrees looks again for some seconds: long enough for what is being taken over,
+// and not many times three seconds for packets that are dropped.
+func TestCheckLooksAgain(t *testing.T) {
+	for _, tt := range []struct {
+		name     string
+		took     time.Duration // a look
+		right    int           // the look that agrees, 0 for none
+		looks    int
+		settled  int
+		at, most time.Duration // of all
+	}{
+		{"all is well", time.Second, 1, 1, 0, time.Second, time.Second},
+		{"a moment later", time.Second, 3, 3, 2, 4 * time.Second, 4 * time.Second},
+		{"never, answers come at once", 10 * time.Millisecond, 0, 13, 0, settleFor, 7 * time.Second},
+		{"never, packets are dropped", 3 * time.Second, 0, 2, 0, settleFor, 7 * time.Second},
+		{"never, and a look takes long", 20 * time.Second, 0, 2, 0, 40 * time.Second, 41 * time.Second},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			looks := 0
+			began := time.Now()
+			r, err := settle(t.Context(), func() (*lab.CheckResult, error) {
+				looks++
+				r := &lab.CheckResult{Probes: 2, Seconds: tt.took.Seconds()}
+				if looks == 1 {
+					time.Sleep(5 * time.Second) // for pods
+				}
+				time.Sleep(tt.took)
+				if looks != tt.right {
+					r.Disagree = make([]lab.Finding, 2)
+				}
+				return r, nil
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			took := time.Since(began) - 5*time.Second
+			if looks != tt.looks || r.Settled != tt.settled || took < tt.at || took > tt.most {
+				t.Errorf("%s: %d looks in %s, %d settled; want %d looks in %s, %d settled", tt.name, looks, took, r.Settled, tt.looks, tt.at, tt.settled)
+			}
+		})
 	}
 }

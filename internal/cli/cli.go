@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
+	"github.com/fairlead-sdn/fairlead/internal/cli/usage"
 	"github.com/fairlead-sdn/fairlead/internal/config"
 	"github.com/fairlead-sdn/fairlead/internal/datastore"
 	"github.com/fairlead-sdn/fairlead/lab"
@@ -24,12 +25,10 @@ const (
 	exitUsage  = 2
 )
 
-// usageError is a mistake of the caller.
-type usageError struct{ error }
+// usageError makes err a mistake of the caller.
+func usageError(err error) error { return usage.Error{Err: err} }
 
-func (e usageError) Unwrap() error { return e.error }
-
-func usagef(format string, args ...any) error { return usageError{fmt.Errorf(format, args...)} }
+func usagef(format string, args ...any) error { return usage.Errorf(format, args...) }
 
 // exitError ends the program with a status without a message: what is wrong has
 // been printed.
@@ -45,8 +44,10 @@ type app struct {
 	// out is written to through print and say, which let no control character
 	// through; err lets none through by itself.
 	out, err io.Writer
-	// terminal says that out is one: progress is for people.
+	// terminal says that out is one: progress is for people. It has so many columns, 0 if that
+	// is not known.
 	terminal bool
+	columns  int
 	// now is the clock; times are printed in its zone.
 	now func() time.Time
 	// openStore opens the datastore that the flags name.
@@ -66,7 +67,7 @@ type app struct {
 func Main(ctx context.Context, args []string, version string) int {
 	a := &app{
 		version: version, in: os.Stdin, out: os.Stdout, err: clean{os.Stderr},
-		terminal: isTerminal(os.Stdout), now: time.Now, settle: 2 * time.Second,
+		terminal: isTerminal(os.Stdout), columns: widthOf(os.Stdout), now: time.Now, settle: 2 * time.Second,
 	}
 	a.flags.plugin = isPlugin(os.Args[0])
 	a.openStore, a.agents = a.targetStore, a.targetAgents
@@ -74,9 +75,14 @@ func Main(ctx context.Context, args []string, version string) int {
 }
 
 func (a *app) run(ctx context.Context, args []string) int {
+	out := &output{w: a.out}
+	a.out = out
 	root := a.root()
 	root.SetArgs(args)
 	err := root.ExecuteContext(ctx)
+	if err == nil {
+		err = out.failed // Not everything that writes looks.
+	}
 	var exit exitError
 	switch {
 	case err == nil:
@@ -84,20 +90,43 @@ func (a *app) run(ctx context.Context, args []string) int {
 	case errors.As(err, &exit):
 		return int(exit)
 	case ctx.Err() != nil && errors.Is(err, context.Canceled):
-		err = fmt.Errorf("interrupted: %w", err)
+		// What it was at is of interest, and that a context ended is not.
+		err = errors.New(strings.TrimSuffix("interrupted: "+err.Error(), ": "+context.Canceled.Error()))
 	}
 	fmt.Fprintln(a.err, "fairlead:", err)
-	var usage usageError
-	if errors.As(err, &usage) || errors.Is(err, lab.ErrPreflight) {
+	if errors.As(err, new(usage.Error)) || errors.Is(err, lab.ErrPreflight) {
 		return exitUsage
 	}
 	return exitFailed
+}
+
+// output remembers the first error of writing.
+type output struct {
+	w      io.Writer
+	failed error
+}
+
+// Write implements io.Writer.
+func (o *output) Write(p []byte) (int, error) {
+	n, err := o.w.Write(p)
+	if err != nil && o.failed == nil {
+		o.failed = err
+	}
+	return n, err
 }
 
 func isTerminal(f *os.File) bool {
 	// Other character devices, such as /dev/null, are none.
 	_, err := unix.IoctlGetTermios(int(f.Fd()), unix.TCGETS)
 	return err == nil && os.Getenv("TERM") != "dumb"
+}
+
+func widthOf(f *os.File) int {
+	size, err := unix.IoctlGetWinsize(int(f.Fd()), unix.TIOCGWINSZ)
+	if err != nil {
+		return 0
+	}
+	return int(size.Col)
 }
 
 func (a *app) root() *cobra.Command {
@@ -111,73 +140,20 @@ Try it without a cluster (as root):
   fairlead apply -f examples/      ordinary Kubernetes YAML
   fairlead lab check               probe every pair of pods, against the oracle
   fairlead lab down                leave nothing behind`,
-		Version: a.version, SilenceUsage: true, SilenceErrors: true,
-		SuggestionsMinimumDistance: 2,
-		Args: func(cmd *cobra.Command, args []string) error {
-			if len(args) == 0 {
-				return nil
-			}
-			hint := "fairlead --help lists the commands"
-			if near := cmd.SuggestionsFor(args[0]); len(near) > 0 {
-				hint = "did you mean " + strings.Join(near, " or ") + "?"
-			}
-			return usagef("there is no command %q: %s", args[0], hint)
-		},
+		Version: a.version, SuggestionsMinimumDistance: 2,
+		Args: usage.Commands,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	root.SetOut(a.out)
 	root.SetErr(a.err)
-	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
-		return usagef("%w (%s --help lists the flags)", err, cmd.CommandPath())
-	})
 	a.flags.register(root)
 	root.AddCommand(
 		a.labCommand(), a.getCommand(), a.applyCommand(), a.deleteCommand(), a.statusCommand(), a.nodeCommand(),
 		a.eventsCommand(), a.ipamCommand(), a.tenantCommand(), a.policyCommand(), a.traceCommand(), a.auditCommand(), a.journalCommand(), a.captureCommand(), a.diagCommand(), a.preflightCommand(), a.uninstallCommand(),
 		a.configCommand(), a.versionCommand(),
 	)
-	root.InitDefaultHelpCmd()
-	root.InitDefaultCompletionCmd()
-	strict(root)
+	usage.Strict(root)
 	return root
-}
-
-// strict makes wrong arguments of a command, and of those below it, usageErrors with
-// a hint: cobra gives them no type, and takes a group without a command for a call for
-// help.
-func strict(cmd *cobra.Command) {
-	check := cmd.Args
-	if !cmd.Runnable() {
-		check = oneOf
-		cmd.RunE = func(*cobra.Command, []string) error { return nil }
-	}
-	if check != nil {
-		cmd.Args = func(cmd *cobra.Command, args []string) error {
-			err := check(cmd, args)
-			if err == nil {
-				err = cmd.ValidateFlagGroups() // Cobra asks later, and gives the error no type.
-			}
-			if usage := (usageError{}); err == nil || errors.As(err, &usage) {
-				return err
-			}
-			return usagef("%w: %s", err, cmd.UseLine())
-		}
-	}
-	for _, c := range cmd.Commands() {
-		strict(c)
-	}
-}
-
-// oneOf refuses to run a group, and tells which commands it has.
-func oneOf(cmd *cobra.Command, args []string) error {
-	var names []string
-	for _, c := range cmd.Commands() {
-		names = append(names, c.Name())
-	}
-	if len(args) == 0 {
-		return usagef("%s: say which: %s", cmd.CommandPath(), strings.Join(names, ", "))
-	}
-	return usagef("%s: %q is none of %s", cmd.CommandPath(), args[0], strings.Join(names, ", "))
 }
 
 // group is a command that only holds others.
@@ -187,23 +163,16 @@ func group(use, short string, commands ...*cobra.Command) *cobra.Command {
 	return g
 }
 
-// noArgs is for commands whose arguments are all flags.
-func noArgs(_ *cobra.Command, args []string) error {
-	if len(args) > 0 {
-		return fmt.Errorf("%q is one argument too many", args[0])
-	}
-	return nil
-}
-
 func (a *app) versionCommand() *cobra.Command {
-	return &cobra.Command{Use: "version", Short: "Print the version", Args: noArgs, RunE: func(*cobra.Command, []string) error {
+	return &cobra.Command{Use: "version", Short: "Print the version", Args: usage.Arguments(0, 0), RunE: func(*cobra.Command, []string) error {
 		return a.say("%s", a.version)
 	}}
 }
 
 func (a *app) configCommand() *cobra.Command {
 	check := &cobra.Command{
-		Use: "check FILE…", Short: "Check configuration files of the daemons", Args: cobra.MinimumNArgs(1),
+		Use: "check FILE…", Short: "Check configuration files of the daemons", Args: usage.Arguments(1, -1),
+		Example: "  fairlead config check /etc/fairlead/agent.yaml",
 		RunE: func(_ *cobra.Command, args []string) error {
 			var errs []error
 			for _, f := range args {

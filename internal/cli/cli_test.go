@@ -9,7 +9,11 @@ import (
 	"os"
 	"strings"
 	"testing"
+	"time"
 	"unicode"
+	"unicode/utf8"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/fairlead-sdn/fairlead/internal/apply"
 	"github.com/fairlead-sdn/fairlead/internal/datastore"
@@ -34,6 +38,9 @@ func TestUsage(t *testing.T) {
 		"events x", "lab up --encap ipsec", "lab up --subnet 10.0.0.0", "lab up --underlay foo", "lab up --nodes 0", "lab up --segments 0", "lab up --mtu 0", "lab up --wait 0s",
 		"lab up --log-level loud", "lab up --underlay 10.128.0.0/16", "lab up --subnet fe80::/64", "lab up --nodes many", "lab fault frob", "lab fault agent-kill",
 		"lab fault datastore-kill node-1", "lab exec pod", "lab shell", "--etcd http://127.0.0.1:1 lab status", "completion klingon x",
+		"lab up --nodes 99999999999999999999", "lab up --no-nat=maybe", "lab up --wait 5", "lab up --subnet a,\"b", "lab up --subnet=", "lab up --underlay=", "lab up --plane=", "lab down --lab=",
+		"get pods -z", "get pods -xyz", "get pods --name-space shop", "get pods -n", "---foo", "help nosuch", "help lab nosuch", "completion bash x",
+		"get pods -A -n shop", "capture a --packets -3 -o -", "journal n1 --since", "tenant join shop", "policy why shop/web", "delete pod", "delete --key=",
 	)
 }
 
@@ -64,7 +71,7 @@ func TestInterruptedIsSaid(t *testing.T) {
 		cancel()
 		return nil, ctx.Err()
 	}
-	if code := a.run(ctx, []string{"audit"}); code != exitFailed || out.String() != "fairlead: interrupted: context canceled\n" {
+	if code := a.run(ctx, []string{"audit"}); code != exitFailed || out.String() != "fairlead: interrupted\n" {
 		t.Errorf("exit %d: %s", code, out.String())
 	}
 }
@@ -92,6 +99,9 @@ func TestVersionHelpAndCompletion(t *testing.T) {
 		{[]string{"tenant", "join", ""}, "bank"},
 		{[]string{"get", "pods", "-o", ""}, "yaml"},
 		{[]string{"lab", "fault", ""}, "agent-kill"},
+		{[]string{"lab", "up", "--plane", ""}, "ovs"},
+		{[]string{"lab", "up", "--encap", ""}, "crosssubnet"},
+		{[]string{"journal", ""}, "node-2"},
 		{[]string{"lab", "shell", ""}, "node/node-1"},
 	} {
 		r := c.run(append([]string{"__complete"}, tt.args...)...)
@@ -222,8 +232,61 @@ func TestDevNullIsNoTerminal(t *testing.T) {
 func TestFlagsThatContradictAreWrongUsage(t *testing.T) {
 	c := newCluster(t)
 	for _, args := range [][]string{{"get", "pods", "-A", "-n", "a"}, {"events", "-A", "-n", "a"}} {
-		if r := c.run(args...); r.code != exitUsage || !strings.Contains(r.err, "all-namespaces") {
+		if r := c.run(args...); r.code != exitUsage || !strings.Contains(r.err, "-A (--all-namespaces) and -n (--namespace) contradict each other: give one") {
 			t.Errorf("%v: %+v", args, r)
 		}
+	}
+}
+
+// full is a disk, or a pipe, that takes nothing any more.
+type full struct{}
+
+func (full) Write([]byte) (int, error) { return 0, unix.ENOSPC }
+
+// A command whose output got lost has failed, whoever wrote it, and says so once.
+func TestLostOutputIsAFailure(t *testing.T) {
+	c := wellAndSick(t)
+	c.loadFile("cluster.yaml")
+	for _, line := range []string{
+		"--help", "help get", "completion bash", "version", "get pods", "get pods -o json", "get pods,vpcs", "status", "status -o yaml", "audit", "node status node-1", "journal node-1",
+		"ipam show", "ipam check", "get peers", "diag -o -", "apply -f DIR/a.yaml --dry-run",
+	} {
+		c.write("a.yaml", twoDocuments)
+		var errs bytes.Buffer
+		a := &app{in: strings.NewReader(""), out: full{}, err: clean{&errs}, now: func() time.Time { return now }, openStore: c.open, agents: c.agents}
+		code := a.run(t.Context(), strings.Fields(strings.ReplaceAll(line, "DIR", c.dir)))
+		if n := strings.Count(errs.String(), "no space left on device"); code != exitFailed || n != 1 {
+			t.Errorf("%s: exit %d, told %d times: %s", line, code, n, errs.String())
+		}
+	}
+}
+
+// A mistake of a page's length is not repeated.
+func TestLongWordsAreCut(t *testing.T) {
+	c := newCluster(t)
+	long := strings.Repeat("ü", 3000)
+	for _, args := range [][]string{
+		{"get", long},
+		{"get", "pod", long},
+		{"delete", "pod", long},
+		{"trace", long, long},
+		{"policy", "why", "a/b", long + ":80"},
+		{"lab", "fault", long},
+		{"tenant", "isolate", long},
+		{"apply", "-f", long},
+		{"ipam", "release", long},
+		{long},
+		{"get", "pods", "--" + long},
+		{"audit", long},
+		{"--lab", long, "lab", "up"},
+		{"lab", "up", "--subnet", long},
+		{"lab", "up", "--encap", long},
+	} {
+		if r := c.run(args...); r.code == 0 || len(r.err) > 700 || r.err == "" || !utf8.ValidString(r.err) {
+			t.Errorf("%.20q: exit %d, %d bytes: %.300s", args, r.code, len(r.err), r.err)
+		}
+	}
+	if got, want := cutWords("a "+strings.Repeat("x", longestWord)+"\tb\n"), "a "+strings.Repeat("x", longestWord)+"\tb\n"; got != want {
+		t.Errorf("a word that may be so long became %q", got)
 	}
 }

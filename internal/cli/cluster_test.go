@@ -60,9 +60,16 @@ func TestStatusAsksAgents(t *testing.T) {
 			{Component: "plane", Level: health.OK}, {Component: "datastore", Level: health.Degraded, Message: "the credentials are not accepted"},
 		}}, nil
 	}})
+	c.serve("n2", map[string]admin.Handler{"/v1/status": says(admin.Status{Node: "n2", Health: []health.State{
+		{Component: "addresses", Level: health.Degraded, Message: "no space left on device"}, {Component: "disk", Level: health.Degraded, Message: "free space"},
+	}})})
 	r := c.run("status")
 	out := strings.Join(strings.Fields(r.out), " ")
-	if !strings.Contains(out, "n1 True (Degraded) datastore: the credentials are not accepted") || !strings.Contains(out, "n2 True all components are well") {
+	// What others fail of is named before them.
+	if !strings.Contains(out, "n1 True (Degraded) datastore: the credentials are not accepted") || !strings.Contains(out, "n2 True (Degraded) disk: free space") {
+		t.Errorf("%+v", r)
+	}
+	if r := c.run("node", "status", "n2"); !strings.Contains(r.out, "disk degraded: free space; addresses degraded: no space left on device") {
 		t.Errorf("%+v", r)
 	}
 }

@@ -118,7 +118,7 @@ func (a *app) clusterAgents(ctx context.Context, names []string) ([]agentOf, err
 	}
 	for _, n := range names {
 		if !slices.Contains(known, n) {
-			return nil, usagef("there is no node %q%s", n, amongst(known))
+			return nil, noNode(n, known)
 		}
 	}
 	if len(names) == 0 {

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -12,9 +13,11 @@ import (
 
 	"github.com/spf13/cobra"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/fairlead-sdn/fairlead/api/v1alpha1"
 	"github.com/fairlead-sdn/fairlead/internal/datastore"
+	"github.com/fairlead-sdn/fairlead/internal/packet"
 )
 
 func (a *app) deleteCommand() *cobra.Command {
@@ -45,7 +48,7 @@ func (a *app) deleteCommand() *cobra.Command {
 	cmd.Flags().StringVarP(&namespace, "namespace", "n", "", "namespace of objects that name none (default: the context's, or \"default\")")
 	cmd.Flags().StringArrayVar(&keys, "key", nil, "delete a key of etcd that is no object's, as status names it")
 	cmd.Flags().BoolVar(&o.ignore, "ignore-not-found", false, "what is not there is no error")
-	cmd.Flags().BoolVar(&o.force, "force", false, "delete a Subnet whose addresses pods have, or a VPC that has Subnets: the pods lose their network")
+	cmd.Flags().BoolVar(&o.force, "force", false, "delete a Subnet or an IPBlock whose addresses pods have, or a VPC that has Subnets: the pods lose their network")
 	return cmd
 }
 
@@ -69,18 +72,20 @@ func (a *app) targets(files []string, namespace string, args []string) ([]target
 			for _, o := range slices.Backward(m.objects) {
 				kind, err := datastore.KindOf(o)
 				if err != nil {
-					return nil, usageError{err}
+					return nil, usageError(err)
 				}
 				out = append(out, target{kind, datastore.KeyOf(o)})
 			}
 		}
 		return out, nil
+	case len(args) == 1 && strings.Contains(args[0], "/"):
+		args = strings.SplitN(args[0], "/", 2) // KIND/NAME, as get takes it
 	case len(args) < 2:
-		return nil, usagef("say what to delete: KIND NAME, or -f FILE")
+		return nil, usagef("say what to delete: KIND NAME, KIND/NAME, or -f FILE; such as fairlead delete pod shop/web")
 	}
 	kind, err := datastore.ParseKind(args[0])
 	if err != nil {
-		return nil, usageError{err}
+		return nil, usageError(err)
 	}
 	var out []target
 	for _, name := range args[1:] {
@@ -101,8 +106,8 @@ func (a *app) deleteAll(ctx context.Context, s datastore.Store, targets []target
 	failed := 0
 	for _, t := range targets {
 		name := strings.ToLower(string(t.kind)) + "/" + t.key.String()
-		err := error(nil)
-		if !o.force {
+		err := permanent(t)
+		if err == nil && !o.force {
 			// What goes along with its users may have to wait until they are gone.
 			err = unused(ctx, s, t, len(targets) > 1)
 		}
@@ -112,7 +117,7 @@ func (a *app) deleteAll(ctx context.Context, s datastore.Store, targets []target
 		switch {
 		case apierrors.IsNotFound(err) && o.ignore:
 		case isAway(err):
-			return fmt.Errorf("it ends at %s: %w", name, err)
+			return fmt.Errorf("delete stopped at %s: %w", name, err)
 		case err != nil:
 			failed++
 			fmt.Fprintf(a.err, "%s: %v\n", name, err)
@@ -210,27 +215,24 @@ func unused(ctx context.Context, s datastore.Store, t target, wait bool) error {
 	}
 }
 
+// permanent refuses the deletion of what every cluster has, whatever it is asked with.
+func permanent(t target) error {
+	switch {
+	case t.kind == datastore.KindNamespace && slices.Contains([]string{metav1.NamespaceDefault, metav1.NamespaceSystem, metav1.NamespacePublic}, t.key.Name):
+		return fmt.Errorf("every cluster has this namespace, and it is never deleted; fairlead get pods -n %s lists what may be deleted in it", t.key.Name)
+	case t.kind == datastore.KindVPC && t.key.Name == packet.DefaultVPC:
+		return errors.New("what names no VPC is in this one, and the controller would make it again at once; fairlead apply changes it")
+	}
+	return nil
+}
+
 // users says what needs an object, empty if nothing does.
 func users(ctx context.Context, s datastore.Store, t target) (string, error) {
 	switch t.kind {
 	case datastore.KindSubnet:
-		blocks, err := listTyped[*v1alpha1.IPBlock](ctx, s, datastore.KindIPBlock)
-		held := 0
-		for _, b := range blocks {
-			if b.Spec.Subnet != t.key.Name {
-				continue
-			}
-			held += len(b.Spec.Lent)
-			for _, o := range b.Spec.Allocations {
-				if o.Namespace != "" {
-					held++
-				}
-			}
-		}
-		if err != nil || held == 0 {
-			return "", err
-		}
-		return fmt.Sprintf("pods have %s of it", count(held, "address", "addresses")), nil
+		return held(ctx, s, func(b *v1alpha1.IPBlock) bool { return b.Spec.Subnet == t.key.Name })
+	case datastore.KindIPBlock:
+		return held(ctx, s, func(b *v1alpha1.IPBlock) bool { return b.Name == t.key.Name })
 	case datastore.KindVPC:
 		subnets, err := listTyped[*v1alpha1.Subnet](ctx, s, datastore.KindSubnet)
 		for _, n := range subnets {
@@ -241,4 +243,25 @@ func users(ctx context.Context, s datastore.Store, t target) (string, error) {
 		return "", err
 	}
 	return "", nil
+}
+
+// held says how many addresses pods have of some blocks.
+func held(ctx context.Context, s datastore.Store, of func(*v1alpha1.IPBlock) bool) (string, error) {
+	blocks, err := listTyped[*v1alpha1.IPBlock](ctx, s, datastore.KindIPBlock)
+	n := 0
+	for _, b := range blocks {
+		if !of(b) {
+			continue
+		}
+		n += len(b.Spec.Lent)
+		for _, o := range b.Spec.Allocations {
+			if o.Namespace != "" {
+				n++
+			}
+		}
+	}
+	if err != nil || n == 0 {
+		return "", err
+	}
+	return fmt.Sprintf("pods have %s of it", count(n, "address", "addresses")), nil
 }

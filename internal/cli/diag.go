@@ -20,6 +20,7 @@ import (
 	policyv1beta1 "sigs.k8s.io/network-policy-api/apis/v1beta1"
 
 	"github.com/fairlead-sdn/fairlead/api/v1alpha1"
+	"github.com/fairlead-sdn/fairlead/internal/cli/usage"
 	"github.com/fairlead-sdn/fairlead/internal/controller/plan"
 	"github.com/fairlead-sdn/fairlead/internal/datastore"
 	"github.com/fairlead-sdn/fairlead/internal/serve/admin"
@@ -56,7 +57,7 @@ func diagPaths() []string {
 func (a *app) diagCommand() *cobra.Command {
 	var file string
 	cmd := &cobra.Command{
-		Use: "diag -o FILE|-", Short: "Gather what a person needs to find a fault, into one archive", Args: noArgs,
+		Use: "diag -o FILE|-", Short: "Gather what a person needs to find a fault, into one archive", Args: usage.Arguments(0, 0),
 		Long: `Gather the state of all agents, of Fairlead's own objects, policies and its Events into one archive
 (tar, gzip), which only its owner may read: as JSON, and the tables that every node's kernel should
 hold as text. Pods, Secrets, environments and annotations are not in it. What cannot be had is
@@ -81,13 +82,13 @@ func (a *app) diag(ctx context.Context, file string) (err error) {
 	if file == "-" {
 		size, b, err := a.writeBundle(ctx, a.out)
 		if err == nil {
-			fmt.Fprintf(a.err, "standard output: %d bytes, %d nodes\n", size, len(b.index.Nodes))
+			fmt.Fprintf(a.err, "standard output: %s, %s\n", count(int(size), "byte", "bytes"), count(len(b.index.Nodes), "node", "nodes"))
 		}
 		return err
 	}
 	f, made, err := createOutput(file)
 	if err != nil {
-		return fmt.Errorf("write the bundle (an existing file is not overwritten): %w", err)
+		return fmt.Errorf("write the bundle: %w", err)
 	}
 	defer func() {
 		if err = errors.Join(err, f.Close()); err != nil && made {
@@ -98,7 +99,7 @@ func (a *app) diag(ctx context.Context, file string) (err error) {
 	if err != nil {
 		return err
 	}
-	return a.say("%s: %d bytes, %d nodes", file, size, len(b.index.Nodes))
+	return a.say("%s: %s, %s", file, count(int(size), "byte", "bytes"), count(len(b.index.Nodes), "node", "nodes"))
 }
 
 // writeBundle gathers everything into w, and names what is missing.
@@ -225,7 +226,12 @@ func (b *diagBundle) add(f diagFile) {
 // close writes the index, which knows only now what is missing.
 func (b *diagBundle) close() error {
 	b.add(diagFile{"index.json", b.index})
-	return errors.Join(b.failed, b.tar.Close(), b.zip.Close())
+	for _, closing := range []func() error{b.tar.Close, b.zip.Close} {
+		if b.failed == nil { // Else it would be told again.
+			b.failed = closing()
+		}
+	}
+	return b.failed
 }
 
 // addObjects adds what the datastore knows.

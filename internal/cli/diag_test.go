@@ -134,7 +134,7 @@ func TestDiag(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if r := c.run("diag", "-o", file); r.code != exitFailed || !strings.Contains(r.err, "an existing file is not overwritten") {
+	if r := c.run("diag", "-o", file); r.code != exitFailed || !strings.Contains(r.err, "exists, and is not overwritten: choose another name") {
 		t.Errorf("a second time: %+v", r)
 	}
 	if again, err := os.ReadFile(file); err != nil || string(again) != string(before) {

@@ -237,7 +237,7 @@ func TestAgentsOfAClusterThatCannotBeAsked(t *testing.T) {
 		code int
 		want []string
 	}{
-		{"no such node", func(*kubelet) {}, []string{"audit", "node-9"}, exitUsage, []string{`there is no node "node-9"`}},
+		{"no such node", func(*kubelet) {}, []string{"audit", "node-9"}, exitFailed, []string{`there is no node "node-9"`}},
 		{"no agent on a node", func(k *kubelet) { k.nodes = append(k.nodes, "node-3") }, []string{"node", "status"}, exitFailed, []string{"node node-3: there is no agent's pod on this node", "--agent-namespace"}},
 		{"a pod that waits", func(k *kubelet) { k.nodes, k.pods = []string{"n"}, []corev1.Pod{agentPod("n", corev1.PodPending)} }, []string{"audit"}, exitFailed, []string{"kube-system/fairlead-agent-n is Pending", "kubectl -n kube-system describe pod"}},
 		{"elsewhere", func(*kubelet) {}, []string{"audit", "--agent-namespace", "other"}, exitFailed, []string{"no agent's pod on this node", "namespace other"}},

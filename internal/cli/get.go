@@ -14,6 +14,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/fairlead-sdn/fairlead/internal/cli/usage"
 	"github.com/fairlead-sdn/fairlead/internal/datastore"
 )
 
@@ -21,18 +22,19 @@ func (a *app) getCommand() *cobra.Command {
 	var namespace, node string
 	var everywhere bool
 	cmd := &cobra.Command{
-		Use: "get KIND[,KIND…] [NAME]", Short: "List objects, or show one", Args: cobra.RangeArgs(1, 2),
+		Use: "get KIND[,KIND…] [NAME]", Short: "List objects, or show one", Args: usage.Arguments(1, 2),
 		Long: `List objects of a kind, or of several, or show one: KIND NAME or KIND/NAME. NAME may be
 NAMESPACE/NAME.
 
 Kinds may be written as kubectl takes them (pods, po, subnet, netns, …). "get peers [NODE]"
 asks the nodes' agents how packets reach the other nodes, or the one that is named.`,
+		Example:           "  fairlead get pods\n  fairlead get pod shop/web -o yaml\n  fairlead get vpcs,subnets\n  fairlead get peers node-2 --node node-1",
 		ValidArgsFunction: a.completeObject,
 	}
 	format := outputFlag(cmd)
 	cmd.Flags().BoolVarP(&everywhere, "all-namespaces", "A", false, "objects of all namespaces: the default, but for a cluster")
 	cmd.Flags().StringVarP(&namespace, "namespace", "n", "", "only objects of this namespace; with NAME, its namespace (default: the context's; without one, all, and with NAME \"default\")")
-	cmd.MarkFlagsMutuallyExclusive("all-namespaces", "namespace")
+	usage.Contradict(cmd, "all-namespaces", "namespace")
 	cmd.Flags().StringVar(&node, "node", "", "with peers: only as this node sees them")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if strings.EqualFold(args[0], "peers") || strings.EqualFold(args[0], "peer") {
@@ -46,7 +48,7 @@ asks the nodes' agents how packets reach the other nodes, or the one that is nam
 		}
 		kinds, name, err := readTarget(args)
 		if err != nil {
-			return usageError{err}
+			return usageError(err)
 		}
 		var key datastore.Key
 		in := namespace
@@ -75,13 +77,16 @@ func readTarget(args []string) (kinds []datastore.Kind, name string, err error) 
 	words, name, slash := strings.Cut(args[0], "/")
 	switch {
 	case slash && (name == "" || words == ""):
-		return nil, "", fmt.Errorf("%q is not KIND/NAME", args[0])
+		return nil, "", fmt.Errorf("%q is not KIND/NAME, such as pod/web", args[0])
 	case slash && len(args) > 1:
 		return nil, "", fmt.Errorf("%q names an object already: one at a time, %q is one too many", args[0], args[1])
 	case len(args) > 1:
 		if name = args[1]; name == "" {
 			return nil, "", errors.New("the name is empty")
 		}
+	}
+	if strings.Contains(name, ",") {
+		return nil, "", fmt.Errorf("%q names more than one object: a list is of kinds (get vpcs,subnets), a name stands alone (get vpc/NAME)", strings.Join(args, " "))
 	}
 	for _, word := range strings.Split(words, ",") {
 		kind, err := datastore.ParseKind(word)
@@ -106,11 +111,11 @@ func isNamespaced(kind datastore.Kind) bool {
 func (a *app) eventsCommand() *cobra.Command {
 	var namespace string
 	var everywhere bool
-	cmd := &cobra.Command{Use: "events", Short: "List events: what is wrong with objects that have no status", Args: noArgs}
+	cmd := &cobra.Command{Use: "events", Short: "List events: what is wrong with objects that have no status", Args: usage.Arguments(0, 0)}
 	format := outputFlag(cmd)
 	cmd.Flags().StringVarP(&namespace, "namespace", "n", "", "only events of this namespace (default: the context's; without one, all)")
 	cmd.Flags().BoolVarP(&everywhere, "all-namespaces", "A", false, "events of all namespaces: the default, but for a cluster")
-	cmd.MarkFlagsMutuallyExclusive("all-namespaces", "namespace")
+	usage.Contradict(cmd, "all-namespaces", "namespace")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) (err error) {
 		if !everywhere {
 			if namespace, err = a.namespace(namespace); err != nil {
@@ -129,7 +134,7 @@ func (a *app) eventsCommand() *cobra.Command {
 func (a *app) keyFor(kind datastore.Kind, given, name string) (datastore.Key, error) {
 	r, err := datastore.Lookup(kind)
 	if err != nil {
-		return datastore.Key{}, usageError{err}
+		return datastore.Key{}, usageError(err)
 	}
 	key := datastore.Key{Name: name}
 	ns, rest, found := strings.Cut(name, "/")
@@ -149,7 +154,7 @@ func (a *app) keyFor(kind datastore.Kind, given, name string) (datastore.Key, er
 		key.Namespace = cmp.Or(in, metav1.NamespaceDefault)
 	}
 	if err := r.CheckKey(key); err != nil {
-		return datastore.Key{}, usageError{err}
+		return datastore.Key{}, usageError(err)
 	}
 	return key, nil
 }
@@ -178,7 +183,7 @@ func (a *app) getAll(ctx context.Context, s datastore.Store, kinds []datastore.K
 	if i := slices.IndexFunc(kinds, func(k datastore.Kind) bool { return !isNamespaced(k) }); namespace != "" && i >= 0 {
 		r, err := datastore.Lookup(kinds[i])
 		if err != nil {
-			return usageError{err}
+			return usageError(err)
 		}
 		return usagef("%s have no namespace: leave out -n", r.Plural)
 	}

@@ -168,10 +168,11 @@ func (c *cluster) agents(_ context.Context, names []string) ([]agentOf, error) {
 	if len(names) == 0 {
 		return nil, errors.New("there are no agents")
 	}
+	// Which nodes there are is known before any is asked.
 	var out []agentOf
 	for _, n := range names {
 		if _, ok := c.sockets[n]; !ok {
-			return nil, usagef("there is no node %q", n)
+			return nil, noNode(n, all)
 		}
 		out = append(out, agentOf{node: n, client: admin.NewClient(c.sockets[n])})
 	}

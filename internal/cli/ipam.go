@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/fairlead-sdn/fairlead/api/v1alpha1"
+	"github.com/fairlead-sdn/fairlead/internal/cli/usage"
 	"github.com/fairlead-sdn/fairlead/internal/datastore"
 )
 
@@ -120,7 +121,7 @@ func compareAddr(x, y string) int {
 }
 
 func (a *app) ipamShow() *cobra.Command {
-	cmd := &cobra.Command{Use: "show", Short: "Show Subnets and every address in use", Args: noArgs}
+	cmd := &cobra.Command{Use: "show", Short: "Show Subnets and every address in use", Args: usage.Arguments(0, 0)}
 	format := outputFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		return a.withStore(cmd.Context(), func(ctx context.Context, s datastore.Store) error {

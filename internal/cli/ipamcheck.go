@@ -14,6 +14,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/fairlead-sdn/fairlead/api/v1alpha1"
+	"github.com/fairlead-sdn/fairlead/internal/cli/usage"
 	"github.com/fairlead-sdn/fairlead/internal/datastore"
 )
 
@@ -25,7 +26,7 @@ type finding struct {
 
 func (a *app) ipamCheck() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "check", Short: "Compare blocks with pods: doubles, leaks, strangers", Args: noArgs,
+		Use: "check", Short: "Compare blocks with pods: doubles, leaks, strangers", Args: usage.Arguments(0, 0),
 		Long: "Compare blocks with pods, nodes and loans. Exits with 1 if an address is held twice, held for\nsomebody who is gone, or used by somebody who does not hold it.",
 	}
 	format := outputFlag(cmd)
@@ -57,7 +58,7 @@ func (a *app) ipamCheck() *cobra.Command {
 
 func (a *app) printFindings(format *outputFormat, found []finding, held int) error {
 	if len(found) == 0 && format.forPeople() {
-		return a.say("%d addresses, all of them held by whom they should be", held)
+		return a.say("%s: each is held by whom it should be", count(held, "address", "addresses"))
 	}
 	if err := a.print(format, found, func(bool) table {
 		t := table{header: []string{"ADDRESS", "PROBLEM"}}
@@ -169,14 +170,14 @@ func (c *ipamChecker) owner(x address) {
 
 func (a *app) ipamRelease() *cobra.Command {
 	return &cobra.Command{
-		Use: "release ADDRESS", Short: "Free an address that is held for a pod that is gone", Args: cobra.ExactArgs(1),
+		Use: "release ADDRESS", Short: "Free an address that is held for a pod that is gone", Args: usage.Arguments(1, 1), Example: "  fairlead ipam release 10.128.0.17",
 		Long: `Free an address that is held for a pod that does not exist any more and whose node is
 gone. While the node's agent runs, it alone frees addresses, and what its records hold
 it writes again: delete the pod or call CNI DEL instead.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			addr, err := netip.ParseAddr(args[0])
 			if err != nil || addr.Zone() != "" {
-				return usagef("%q is not an address", args[0])
+				return usagef("%q is not an address such as 10.128.0.17 or fd00:10::11", args[0])
 			}
 			return a.withStore(cmd.Context(), func(ctx context.Context, s datastore.Store) error {
 				return a.release(ctx, s, addr.Unmap().String())

@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"fmt"
+	"maps"
 	"net/netip"
 	"os"
 	"slices"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/fairlead-sdn/fairlead/internal/cli/usage"
 	"github.com/fairlead-sdn/fairlead/internal/datastore"
 	"github.com/fairlead-sdn/fairlead/lab"
 )
@@ -29,7 +31,7 @@ func (a *app) labUp() *cobra.Command {
 	var subnets, underlay []string
 	var noNAT bool
 	cmd := &cobra.Command{
-		Use: "up", Short: "Start a lab", Args: noArgs,
+		Use: "up", Short: "Start a lab", Args: usage.Arguments(0, 0),
 		Long: `Start a lab: nodes, routers, an outside host and a control plane, each a namespace of
 this machine, with the real agent on every node. It needs root and nothing else, and
 nothing of it is visible in the host's own network namespace.`,
@@ -77,6 +79,12 @@ nothing of it is visible in the host's own network namespace.`,
 	f.StringVar(&o.Etcd, "etcd-binary", "", "run this etcd program instead of the one that is built in")
 	f.StringVar(&o.LogLevel, "log-level", "info", "log level of the daemons")
 	f.DurationVar(&o.Wait, "wait", time.Minute, "how long to wait for the nodes")
+	for flag, words := range map[string][]string{
+		"plane": {"linux", "ovs"}, "encap": slices.Sorted(maps.Keys(encapsulations)), "log-level": {"debug", "info", "warn", "error"},
+	} {
+		// The only mistake is a flag that does not exist.
+		_ = cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(words, cobra.ShellCompDirectiveNoFileComp))
+	}
 	return cmd
 }
 
@@ -122,6 +130,10 @@ func (a *app) progress() func(lab.Step) {
 			if s.Detail != "" {
 				line += "  " + s.Detail
 			}
+			// A line that the terminal breaks could not be taken back.
+			if r := []rune(oneLine(line)); a.columns > 1 && len(r) >= a.columns {
+				line = string(r[:a.columns-1])
+			}
 			fmt.Fprintf(a.out, "\r\033[K%s", oneLine(line))
 		case s.Name != last:
 			fmt.Fprintf(a.out, "%4.1fs  %s\n", s.Elapsed.Seconds(), oneLine(s.Name))
@@ -132,7 +144,7 @@ func (a *app) progress() func(lab.Step) {
 
 func (a *app) labDown() *cobra.Command {
 	return &cobra.Command{
-		Use: "down", Short: "End a lab and leave nothing behind", Args: noArgs,
+		Use: "down", Short: "End a lab and leave nothing behind", Args: usage.Arguments(0, 0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := lab.Down(cmd.Context(), a.flags.root, a.flags.lab); err != nil {
 				return err
@@ -143,7 +155,7 @@ func (a *app) labDown() *cobra.Command {
 }
 
 func (a *app) labList() *cobra.Command {
-	cmd := &cobra.Command{Use: "list", Short: "List labs", Args: noArgs}
+	cmd := &cobra.Command{Use: "list", Short: "List labs", Args: usage.Arguments(0, 0)}
 	format := outputFlag(cmd)
 	cmd.RunE = func(*cobra.Command, []string) error {
 		labs, err := lab.List(a.flags.root)
@@ -162,7 +174,7 @@ func (a *app) labList() *cobra.Command {
 }
 
 func (a *app) labStatus() *cobra.Command {
-	cmd := &cobra.Command{Use: "status", Short: "Show a lab: its nodes, agents and datastore", Args: noArgs}
+	cmd := &cobra.Command{Use: "status", Short: "Show a lab: its nodes, agents and datastore", Args: usage.Arguments(0, 0)}
 	format := outputFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		l, err := a.openLab()
@@ -218,8 +230,9 @@ outside, router, control and fabric are the lab's other hosts.`
 func (a *app) labExec() *cobra.Command {
 	var container string
 	cmd := &cobra.Command{
-		Use: "exec POD -- COMMAND [ARG…]", Short: "Run a command in a pod, on a node, or on the outside host", Args: cobra.MinimumNArgs(2),
-		Long: "Run a command, and exit with its status. " + placeHelp, ValidArgsFunction: a.completePlaces,
+		Use: "exec POD -- COMMAND [ARG…]", Short: "Run a command in a pod, on a node, or on the outside host", Args: usage.Arguments(2, -1),
+		Long:    "Run a command, and exit with its status. " + placeHelp,
+		Example: "  fairlead lab exec shop/web -- ip addr\n  fairlead lab exec node/node-1 -- ip route", ValidArgsFunction: a.completePlaces,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			r := where(args[0])
 			r.Container, r.Command = container, commandOf(args[1:])
@@ -241,8 +254,8 @@ func commandOf(args []string) []string {
 
 func (a *app) labShell() *cobra.Command {
 	return &cobra.Command{
-		Use: "shell POD", Short: "Open a shell in a pod, on a node, or on the outside host", Args: cobra.ExactArgs(1),
-		Long: "Open a shell. " + placeHelp, ValidArgsFunction: a.completePlaces,
+		Use: "shell POD", Short: "Open a shell in a pod, on a node, or on the outside host", Args: usage.Arguments(1, 1),
+		Long: "Open a shell. " + placeHelp, Example: "  fairlead lab shell shop/web", ValidArgsFunction: a.completePlaces,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			r := where(args[0])
 			r.Command = []string{"/bin/bash"}
@@ -293,8 +306,9 @@ func (a *app) labFault() *cobra.Command {
 		lines = append(lines, fmt.Sprintf("  %-22s %-5s %s", f.Kind, node, f.About))
 	}
 	return &cobra.Command{
-		Use: "fault KIND [NODE]", Short: "Break something, or mend it", Args: cobra.RangeArgs(1, 2),
-		Long: "Break something, or mend it:\n\n" + strings.Join(lines, "\n"),
+		Use: "fault KIND [NODE]", Short: "Break something, or mend it", Args: usage.Arguments(1, 2),
+		Long:    "Break something, or mend it:\n\n" + strings.Join(lines, "\n"),
+		Example: "  fairlead lab fault agent-kill node-2",
 		ValidArgsFunction: func(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 			if len(args) == 1 {
 				return a.completeNames(cmd.Context(), datastore.KindNode)
@@ -317,6 +331,13 @@ func (a *app) labFault() *cobra.Command {
 			if err := l.Fault(cmd.Context(), f); err != nil {
 				return err
 			}
+			note, err := l.AwaitStart(cmd.Context(), f)
+			switch {
+			case err != nil:
+				return err
+			case note != "":
+				return a.say("%s: done, and %s", strings.Join(args, " "), note)
+			}
 			return a.say("%s: done", strings.Join(args, " "))
 		},
 	}
@@ -331,9 +352,9 @@ func faultOf(args []string) (lab.Fault, error) {
 	f := lab.Fault{Kind: all[i].Kind}
 	switch {
 	case all[i].OnNode && len(args) != 2:
-		return lab.Fault{}, usagef("fault %s: name a node", args[0])
+		return lab.Fault{}, usagef("fault %s is done to a node: name one, such as fairlead lab fault %s node-1", args[0], args[0])
 	case !all[i].OnNode && len(args) != 1:
-		return lab.Fault{}, usagef("fault %s is not about a node", args[0])
+		return lab.Fault{}, usagef("fault %s is done to no node: leave out %s", args[0], args[1])
 	case len(args) == 2:
 		f.Node = args[1]
 	}
@@ -344,7 +365,7 @@ func (a *app) labCheck() *cobra.Command {
 	var all bool
 	var wait time.Duration
 	cmd := &cobra.Command{
-		Use: "check", Short: "Probe every pair of pods for real, and compare with the oracle", Args: noArgs,
+		Use: "check", Short: "Probe every pair of pods for real, and compare with the oracle", Args: usage.Arguments(0, 0),
 		Long: `Probe every containerPort of every pod from every other pod, over every family that
 both have, and compare what happened with what the oracle says ought to happen. Exits
 with 1 if anything disagrees.`,

@@ -27,7 +27,7 @@ func TestGetTables(t *testing.T) {
 		"get po -n shop", "get pod web", "get pod shop/web", "get pod web -n shop", "get pods -n nobody",
 		"get nodes node-1", "events", "events -n shop",
 		"get pod/web", "get pod/shop/web", "get pod/web -n shop", "get node/node-1", "get netpol,cnp", "get ns,nodes", "get ns,nodes -n shop",
-		"get pods,nodes web", "get pod/web another", "get pod/", "get /web", "get pods,", "get po,pods -n shop",
+		"get pods,nodes web", "get pod/web another", "get pod/", "get /web", "get pods,", "get po,pods -n shop", "get ns/shop,vpc", "get vpc,ns/shop", "get pod web,other",
 	)...)
 }
 
@@ -151,11 +151,13 @@ func TestApplyAgain(t *testing.T) {
 func TestDelete(t *testing.T) {
 	c := newCluster(t)
 	c.loadFile("cluster.yaml")
+	c.load("apiVersion: fairlead.dev/v1alpha1\nkind: VPC\nmetadata: {name: spare}\n---\napiVersion: fairlead.dev/v1alpha1\nkind: Subnet\nmetadata: {name: spare}\nspec: {vpc: spare, cidrs: [10.77.0.0/16]}\n")
 	c.write("a.yaml", twoDocuments)
 	c.transcript("delete",
 		"delete pod web", "delete pod shop/web bank/nobody bank/teller", "delete -f DIR/a.yaml", "delete -f DIR/a.yaml --ignore-not-found",
 		"delete netns bank", "delete deployment web -n shop", "delete pod", "delete", "delete pod x -f DIR/a.yaml", "delete unicorn x", "delete pod a/b/c",
-		"delete subnet default", "delete vpc default", "delete subnet default --force", "delete subnet lab",
+		"delete subnet default", "delete ipblock default.0a800000-26", "delete vpc spare", "delete subnet default --force", "delete subnet spare", "delete vpc/spare",
+		"delete namespace default", "delete namespace kube-system --force", "delete vpc default", "delete vpc default --force", "delete vpc",
 	)
 }
 

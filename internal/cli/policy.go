@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/fairlead-sdn/fairlead/internal/cli/usage"
 	"github.com/fairlead-sdn/fairlead/internal/datastore"
 	"github.com/fairlead-sdn/fairlead/internal/oracle"
 	"github.com/fairlead-sdn/fairlead/internal/packet"
@@ -127,7 +128,12 @@ func (v *clusterView) findNode(name string) (endpoint, error) {
 	for n := range v.snap.Nodes.Values() {
 		names = append(names, n.Name)
 	}
-	return endpoint{}, fmt.Errorf("there is no node %q%s", name, amongst(names))
+	return endpoint{}, noNode(name, names)
+}
+
+// noNode says that a node does not exist, and which do.
+func noNode(name string, known []string) error {
+	return fmt.Errorf("there is no node %s%s", usage.Quote(name), amongst(known))
 }
 
 // amongst lists a few names that there are.
@@ -136,6 +142,8 @@ func amongst(names []string) string {
 	switch {
 	case len(names) == 0:
 		return ""
+	case len(names) == 1:
+		return "; there is " + names[0]
 	case len(names) > most:
 		return fmt.Sprintf("; there are %s and %d more", strings.Join(names[:most], ", "), len(names)-most)
 	}

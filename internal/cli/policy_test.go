@@ -167,11 +167,11 @@ func TestPolicyWhyWithoutAgents(t *testing.T) {
 	if r.code != 1 || !got.Allowed || !strings.Contains(r.err, "no evidence of node n2") {
 		t.Errorf("exit %d, allowed %t: %s", r.code, got.Allowed, r.err)
 	}
-	if m := got.Flows[0].Missing; len(m) != 1 || m[0] != (whyMissing{"n2", `there is no node "n2"`}) {
+	if m := got.Flows[0].Missing; len(m) != 1 || m[0] != (whyMissing{"n2", `there is no node "n2"; there is n1`}) {
 		t.Errorf("missing: %+v", m)
 	}
 	r = c.run("policy", "why", "shop/web", "bank/teller:80")
-	if r.code != 1 || !strings.HasSuffix(r.out, "\nno evidence of n2: there is no node \"n2\"; the rest agrees.\n") {
+	if r.code != 1 || !strings.HasSuffix(r.out, "\nno evidence of n2: there is no node \"n2\"; there is n1; the rest agrees.\n") {
 		t.Errorf("exit %d: %s", r.code, r.out)
 	}
 	delete(c.sockets, "n1")

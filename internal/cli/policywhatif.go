@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
+	"github.com/fairlead-sdn/fairlead/internal/cli/usage"
 	"github.com/fairlead-sdn/fairlead/internal/datastore"
 	"github.com/fairlead-sdn/fairlead/internal/world"
 	"github.com/fairlead-sdn/fairlead/internal/world/feed"
@@ -51,7 +52,7 @@ func (a *app) policyWhatifCommand() *cobra.Command {
 	var namespace string
 	var remove, noFlows bool
 	cmd := &cobra.Command{
-		Use: "whatif -f FILE", Short: "Show who could reach whom if objects were applied, and which flows would break", Args: noArgs,
+		Use: "whatif -f FILE", Short: "Show who could reach whom if objects were applied, and which flows would break", Args: usage.Arguments(0, 0),
 		Long: `Show what would change if the objects of files were applied, or, with --delete, deleted:
 who could reach whom, and which flows that exist would break. Nothing is changed.
 
@@ -148,7 +149,7 @@ func (o *overlay) all(ctx context.Context, manifests []manifest, remove bool) er
 func (o *overlay) one(ctx context.Context, object datastore.Object, remove bool) error {
 	r, err := datastore.LookupObject(object)
 	if err != nil {
-		return usageError{err}
+		return usageError(err)
 	}
 	key := datastore.KeyOf(object)
 	name := label(r.Kind, object)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/fairlead-sdn/fairlead/internal/cli/usage"
 	"github.com/fairlead-sdn/fairlead/internal/datastore"
 	"github.com/fairlead-sdn/fairlead/internal/oracle"
 	"github.com/fairlead-sdn/fairlead/internal/packet"
@@ -119,7 +120,7 @@ svc/NAMESPACE/NAME. PORT is a number or a container port's name; without PROTO i
 // addresses with draw.
 func (a *app) explainCommand(cmd *cobra.Command, draw func(f whyFlow, wide bool) error) *cobra.Command {
 	var namespace string
-	cmd.Args = cobra.ExactArgs(2)
+	cmd.Args = usage.Arguments(2, 2)
 	format := outputFlag(cmd)
 	cmd.Flags().StringVarP(&namespace, "namespace", "n", "", "namespace of names that say none (default: the context's, or \"default\")")
 	cmd.ValidArgsFunction = func(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
@@ -241,7 +242,7 @@ func (v *clusterView) ask(ctx context.Context, from, to string, t portTarget) (*
 		return nil, fmt.Errorf("%s and %s have no address family in common: %s, %s", src.name, dst.name, addressText(src.ends), addressText(dst.ends))
 	}
 	if left > 0 {
-		r.Notes = append(r.Notes, fmt.Sprintf("%d more endpoints were not looked at", left))
+		r.Notes = append(r.Notes, count(left, "more endpoint was", "more endpoints were")+" not looked at")
 	}
 	r.Allowed = true
 	for _, b := range backends {

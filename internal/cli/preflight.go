@@ -12,6 +12,7 @@ import (
 	"github.com/fairlead-sdn/fairlead/api/v1alpha1"
 	"github.com/fairlead-sdn/fairlead/internal/apply/preflight"
 	"github.com/fairlead-sdn/fairlead/internal/claims"
+	"github.com/fairlead-sdn/fairlead/internal/cli/usage"
 	"github.com/fairlead-sdn/fairlead/internal/datastore"
 )
 
@@ -19,7 +20,7 @@ func (a *app) preflightCommand() *cobra.Command {
 	var subnets, services []string
 	o := preflight.Options{BPFDir: claims.BPFPinDir}
 	cmd := &cobra.Command{
-		Use: "preflight", Short: "Find out whether this host can be a node, and what is missing", Args: noArgs,
+		Use: "preflight", Short: "Find out whether this host can be a node, and what is missing", Args: usage.Arguments(0, 0),
 		Long: `Find out whether this host can be a node: what its kernel can do, and what stands in the way.
 Exits with 2 if anything is missing. Nothing is changed: kernel features are tried in a network
 namespace that is thrown away. With a cluster (--kubeconfig, --context) its Subnets are compared

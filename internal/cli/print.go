@@ -53,7 +53,33 @@ func oneLine(s string) string {
 	}, s)
 }
 
-// clean passes text on without what could drive a terminal. Lines stay lines.
+// longestWord is how long a word of a message may be, in bytes, and keptOfWord what is left of
+// a longer one: somebody's mistake is not worth a screen.
+const (
+	longestWord = 512
+	keptOfWord  = 64
+)
+
+// cutWords shortens words that nobody reads.
+func cutWords(text string) string {
+	var b strings.Builder
+	for len(text) > 0 {
+		end := strings.IndexAny(text, " \t\n")
+		if end < 0 {
+			end = len(text)
+		}
+		word := text[:end]
+		if len(word) > longestWord {
+			word = strings.ToValidUTF8(word[:keptOfWord], "") + "…" + strings.ToValidUTF8(word[len(word)-keptOfWord/4:], "")
+		}
+		b.WriteString(word)
+		b.WriteString(text[end:min(end+1, len(text))])
+		text = text[min(end+1, len(text)):]
+	}
+	return b.String()
+}
+
+// clean passes messages on without what could drive a terminal, or fill it. Lines stay lines.
 type clean struct{ w io.Writer }
 
 // Write implements io.Writer; p holds whole characters.
@@ -64,7 +90,7 @@ func (c clean) Write(p []byte) (int, error) {
 		}
 		return r
 	}, string(p))
-	if _, err := io.WriteString(c.w, text); err != nil {
+	if _, err := io.WriteString(c.w, cutWords(text)); err != nil {
 		return 0, err
 	}
 	return len(p), nil

@@ -14,6 +14,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/fairlead-sdn/fairlead/api/v1alpha1"
+	"github.com/fairlead-sdn/fairlead/internal/cli/usage"
 	"github.com/fairlead-sdn/fairlead/internal/datastore"
 	"github.com/fairlead-sdn/fairlead/internal/run/health"
 	"github.com/fairlead-sdn/fairlead/internal/serve/admin"
@@ -48,7 +49,7 @@ type clusterProblem struct {
 
 func (a *app) statusCommand() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "status", Short: "Show how the network is: nodes, addresses, problems", Args: noArgs,
+		Use: "status", Short: "Show how the network is: nodes, addresses, problems", Args: usage.Arguments(0, 0),
 		Long: "Show how the network is, from the datastore, and what agents say that cannot write to it. Exits\nwith 1 if a node or a Subnet is not ready, an agent does not answer, or an object has a problem.",
 	}
 	format := outputFlag(cmd)
@@ -181,7 +182,9 @@ func (s *clusterStatus) heardNothing(silent []silentError) {
 func (s *clusterStatus) told(answers []answer[admin.Status]) {
 	for _, x := range answers {
 		i := slices.IndexFunc(s.Nodes, func(n nodeSummary) bool { return n.Name == x.node })
-		worst := slices.MaxFunc(append(x.value.Health, health.State{Level: health.OK}), func(a, b health.State) int { return cmp.Compare(severity(a), severity(b)) })
+		worst := slices.MaxFunc(append(x.value.Health, health.State{Level: health.OK}), func(a, b health.State) int {
+			return cmp.Or(cmp.Compare(severity(a), severity(b)), cmp.Compare(cause(a), cause(b)))
+		})
 		if i < 0 || s.Nodes[i].Ready != "True" || severity(worst) == 0 {
 			continue
 		}
@@ -230,6 +233,14 @@ func byObject(x, y clusterProblem) int {
 // severity orders the levels of health.
 func severity(s health.State) int {
 	return slices.Index([]health.Level{health.OK, health.Degraded, health.Failed}, s.Level)
+}
+
+// cause puts a disk that cannot be written before what could not be written to it.
+func cause(s health.State) int {
+	if s.Component == "disk" {
+		return 1
+	}
+	return 0
 }
 
 // serviceOverlaps finds Subnets that hold addresses of Services: the range of Services is
@@ -333,8 +344,8 @@ func (a *app) printStatus(format *outputFormat, st clusterStatus) error {
 		return err
 	}
 	fmt.Fprintln(a.out)
-	if err := a.say("%d nodes, %d pods, %d namespaces, %d VPCs, %d blocks",
-		st.Counts["nodes"], st.Counts["pods"], st.Counts["namespaces"], st.Counts["vpcs"], st.Counts["blocks"]); err != nil {
+	if err := a.say("%s, %s, %s, %s, %s", count(st.Counts["nodes"], "node", "nodes"), count(st.Counts["pods"], "pod", "pods"),
+		count(st.Counts["namespaces"], "namespace", "namespaces"), count(st.Counts["vpcs"], "VPC", "VPCs"), count(st.Counts["blocks"], "block", "blocks")); err != nil {
 		return err
 	}
 	for _, p := range st.Problems {

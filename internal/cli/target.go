@@ -202,7 +202,7 @@ func (a *app) targetAgents(ctx context.Context, names []string) ([]agentOf, erro
 	}
 	for _, n := range names {
 		if !slices.Contains(all, n) {
-			return nil, usagef("there is no node %q; there are %s", n, strings.Join(all, ", "))
+			return nil, noNode(n, all)
 		}
 	}
 	if len(names) == 0 {

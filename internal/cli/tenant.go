@@ -9,6 +9,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/fairlead-sdn/fairlead/api/v1alpha1"
+	"github.com/fairlead-sdn/fairlead/internal/cli/usage"
 	"github.com/fairlead-sdn/fairlead/internal/datastore"
 	"github.com/fairlead-sdn/fairlead/internal/decide/tenancy"
 )
@@ -18,7 +19,8 @@ func (a *app) tenantCommand() *cobra.Command {
 		return a.completeNames(cmd.Context(), datastore.KindNetNamespace)
 	}
 	join := &cobra.Command{
-		Use: "join NAMESPACE NAMESPACE…", Short: "Make namespaces one tenant: the first one's", Args: cobra.MinimumNArgs(2), ValidArgsFunction: complete,
+		Use: "join NAMESPACE NAMESPACE…", Short: "Make namespaces one tenant: the first one's", Args: usage.Arguments(2, -1),
+		Example: "  fairlead tenant join shop bank", ValidArgsFunction: complete,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.withStore(cmd.Context(), func(ctx context.Context, s datastore.Store) error {
 				first, err := netNamespace(ctx, s, args[0])
@@ -38,7 +40,8 @@ func (a *app) tenantCommand() *cobra.Command {
 		},
 	}
 	isolate := &cobra.Command{
-		Use: "isolate NAMESPACE…", Short: "Make each namespace a tenant of its own again", Args: cobra.MinimumNArgs(1), ValidArgsFunction: complete,
+		Use: "isolate NAMESPACE…", Short: "Make each namespace a tenant of its own again", Args: usage.Arguments(1, -1),
+		Example: "  fairlead tenant isolate shop", ValidArgsFunction: complete,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.withStore(cmd.Context(), func(ctx context.Context, s datastore.Store) error {
 				for _, name := range args {
@@ -51,7 +54,8 @@ func (a *app) tenantCommand() *cobra.Command {
 		},
 	}
 	global := &cobra.Command{
-		Use: "global NAMESPACE…", Short: "Let namespaces reach, and be reached by, every tenant of their VPC", Args: cobra.MinimumNArgs(1), ValidArgsFunction: complete,
+		Use: "global NAMESPACE…", Short: "Let namespaces reach, and be reached by, every tenant of their VPC", Args: usage.Arguments(1, -1),
+		Example: "  fairlead tenant global monitoring", ValidArgsFunction: complete,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.withStore(cmd.Context(), func(ctx context.Context, s datastore.Store) error {
 				for _, name := range args {

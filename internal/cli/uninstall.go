@@ -12,6 +12,7 @@ import (
 
 	"github.com/fairlead-sdn/fairlead/internal/agent"
 	"github.com/fairlead-sdn/fairlead/internal/agent/nodeplane"
+	"github.com/fairlead-sdn/fairlead/internal/cli/usage"
 	"github.com/fairlead-sdn/fairlead/internal/config"
 )
 
@@ -32,7 +33,7 @@ type uninstallOptions struct {
 func (a *app) uninstallCommand() *cobra.Command {
 	var o uninstallOptions
 	cmd := &cobra.Command{
-		Use: "uninstall", Short: "Take Fairlead away from this host, or from a cluster; pods lose their network", Args: noArgs,
+		Use: "uninstall", Short: "Take Fairlead away from this host, or from a cluster; pods lose their network", Args: usage.Arguments(0, 0),
 		Long: `Take Fairlead away; pods lose their network. Without a cluster: from this host, on which no agent
 may run. With one (--kubeconfig, --context, or as a plugin of kubectl): agents and controller are
 deleted, every node is cleaned, and waited for. The objects, with all VPCs and Subnets, and their
@@ -79,7 +80,7 @@ func (a *app) uninstallHost(ctx context.Context, o uninstallOptions) error {
 		c, err = config.DefaultAgent(), nil // that of a DaemonSet is not on the host
 	}
 	if err != nil {
-		return usageError{err}
+		return usageError(err)
 	}
 	u := nodeplane.Uninstall{Config: c, Plugin: o.plugin, Log: slog.New(slog.NewTextHandler(a.err, &slog.HandlerOptions{Level: slog.LevelWarn}))}
 	if o.dryRun {

@@ -55,7 +55,7 @@ func (a *app) printWhatif(format *outputFormat, r *whatifReport) error {
 
 // sum is the last line.
 func (r *whatifReport) sum() string {
-	text := fmt.Sprintf("%d pairs judged that can change, %d would", r.Pairs, r.Changed)
+	text := fmt.Sprintf("%s judged that can change, %d would", count(r.Pairs, "pair", "pairs"), r.Changed)
 	switch {
 	case len(r.Flows) > 0:
 		text += fmt.Sprintf("; %s would break", count(len(r.Flows), "flow", "flows"))

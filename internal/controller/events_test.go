@@ -70,6 +70,21 @@ func TestEventsOfPods(t *testing.T) {
 		time.Sleep(time.Minute)
 		step("it says something else", 4, 7*time.Minute+20*time.Second, 20*time.Second, "never (on n001)")
 
+		c.say(1, "never")
+		time.Sleep(time.Second)
+		step("it is over", 4, 7*time.Minute+20*time.Second, 20*time.Second, "never (on n001)")
+		time.Sleep(time.Minute)
+		step("it has been over for a while", 4, 8*time.Minute+20*time.Second, 80*time.Second, "over: never (on n001)")
+		if got := all[*corev1.Event](c)[0].Type; got != "Normal" {
+			t.Errorf("an event whose problem is over is a %s", got)
+		}
+		c.say(1, "never", "p")
+		time.Sleep(time.Second)
+		step("it is there again", 5, 8*time.Minute+30*time.Second, 0, "never (on n001)")
+		if got := all[*corev1.Event](c)[0].Type; got != "Warning" {
+			t.Errorf("an event whose problem is there again is a %s", got)
+		}
+
 		// Another leader finds it as it is, and writes nothing.
 		p.stop()
 		p = c.start("b")

@@ -111,7 +111,7 @@ func (t *term) carryOut(ctx context.Context, writes []plan.Write, begin time.Tim
 	case failing == 0:
 		t.Health.Set(componentWrites, health.OK, "")
 	case failed != "":
-		t.Health.Set(componentWrites, health.Degraded, fmt.Sprintf("%d writes fail, the last: %s", failing, failed))
+		t.Health.Set(componentWrites, health.Degraded, fmt.Sprintf("writes that fail: %d, the last: %s", failing, failed))
 	}
 	return next
 }

@@ -57,11 +57,13 @@ type Node struct {
 	// asked wakes the loop that asks the plugin for its status.
 	asked chan struct{}
 
-	mu       sync.Mutex
-	pods     map[types.UID]*pod
-	desired  map[types.UID]*corev1.Pod
-	ready    bool
-	reason   string
+	mu      sync.Mutex
+	pods    map[types.UID]*pod
+	desired map[types.UID]*corev1.Pod
+	ready   bool
+	reason  string
+	// readyOf is the life of the agent, by the number of its starts, that this is said of.
+	readyOf  int
 	revision uint64
 	moved    chan struct{}
 }
@@ -105,12 +107,12 @@ func Run(ctx context.Context, becomeArgs []string, log *slog.Logger) error {
 	group.Go(func() error { return n.watchStatus(ctx) })
 	if n.ovs != nil {
 		if err := n.ovs.start(); err != nil {
-			n.setReady(false, err.Error())
+			n.setReady(0, false, err.Error())
 		}
 	}
 	if !c.HoldAgent {
 		if err := n.agent.Start(nil); err != nil {
-			n.setReady(false, err.Error())
+			n.setReady(0, false, err.Error())
 		}
 	}
 	err = group.Wait()
@@ -140,14 +142,15 @@ func (n *Node) watchStatus(ctx context.Context) error {
 	next := statusFast
 	for {
 		callCtx, cancel := context.WithTimeout(ctx, statusTimeout)
+		life := n.agent.Status().Starts
 		err := n.network.status(callCtx)
 		cancel()
 		wait := statusSlow
 		if err != nil {
 			wait, next = next, min(2*next, statusBusy)
-			n.setReady(false, err.Error())
+			n.setReady(life, false, err.Error())
 		} else {
-			n.setReady(true, "")
+			n.setReady(life, true, "")
 		}
 		timer := time.NewTimer(wait)
 		select {
@@ -163,10 +166,10 @@ func (n *Node) watchStatus(ctx context.Context) error {
 	}
 }
 
-func (n *Node) setReady(ready bool, reason string) {
+func (n *Node) setReady(life int, ready bool, reason string) {
 	n.mu.Lock()
-	same := n.ready == ready && n.reason == reason
-	n.ready, n.reason = ready, reason
+	same := n.ready == ready && n.reason == reason && n.readyOf == life
+	n.ready, n.reason, n.readyOf = ready, reason, life
 	n.mu.Unlock()
 	if !same {
 		n.changed()
@@ -177,13 +180,16 @@ func (n *Node) setReady(ready bool, reason string) {
 func (n *Node) state() (State, <-chan struct{}) {
 	n.mu.Lock()
 	s := State{Revision: n.revision, Ready: n.ready, Reason: n.reason, Pods: []PodState{}}
-	moved := n.moved
+	readyOf, moved := n.readyOf, n.moved
 	pods := make([]*pod, 0, len(n.pods))
 	for _, p := range n.pods {
 		pods = append(pods, p)
 	}
 	n.mu.Unlock()
 	s.Agent = n.agent.Status()
+	if s.Agent.Starts != readyOf { // What an earlier agent said is not this one's answer.
+		s.Ready, s.Reason = false, "the agent was started, and has not said yet whether pods can be attached"
+	}
 	if n.ovs != nil {
 		n.ovs.status(&s)
 	}

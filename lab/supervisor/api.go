@@ -50,7 +50,7 @@ func (s *supervisor) fault(ctx context.Context, f spec.Fault) error {
 		}
 		n := s.nodes[f.Node]
 		if n == nil {
-			return fmt.Errorf("no node %q: the lab has %s to %s", f.Node, s.plan.Nodes[0].Name, s.plan.Nodes[len(s.plan.Nodes)-1].Name)
+			return fmt.Errorf("there is no node %q: the lab has %s to %s", f.Node, s.plan.Nodes[0].Name, s.plan.Nodes[len(s.plan.Nodes)-1].Name)
 		}
 		return s.faultNode(ctx, n, f)
 	}

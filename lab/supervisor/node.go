@@ -306,7 +306,7 @@ func (n *node) online() (*machine.Client, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.proc == nil || !n.proc.Running() {
-		return nil, fmt.Errorf("node %s is off", n.host.Name)
+		return nil, fmt.Errorf("node %s is off: boot it with fairlead lab fault node-power-on %s", n.host.Name, n.host.Name)
 	}
 	return n.client, nil
 }

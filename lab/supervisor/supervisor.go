@@ -149,7 +149,7 @@ func (s *supervisor) prepare() error {
 func (s *supervisor) start(ctx context.Context, report *reporter) error {
 	up, cancel := context.WithTimeout(ctx, s.options.Wait)
 	defer cancel()
-	report.step("fabric", fmt.Sprintf("%d segments, a router, an outside host", s.options.Segments))
+	report.step("fabric", fmt.Sprintf("segments: %d, a router, an outside host", s.options.Segments))
 	var err error
 	if s.net, err = buildNetwork(s.plan, s.options.MTU); err != nil {
 		return err

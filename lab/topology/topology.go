@@ -90,7 +90,7 @@ func New(nodes, segments int, underlay []netip.Prefix) (*Plan, error) {
 	case segments < 1 || segments > MaxSegments:
 		return nil, fmt.Errorf("%d segments: a lab has 1 to %d", segments, MaxSegments)
 	case segments > nodes:
-		return nil, fmt.Errorf("%d segments for %d nodes: some would be empty", segments, nodes)
+		return nil, fmt.Errorf("segments: %d, nodes: %d: some segments would be empty", segments, nodes)
 	}
 	if err := CheckUnderlay(underlay); err != nil {
 		return nil, err

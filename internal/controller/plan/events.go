@@ -43,7 +43,7 @@ type occurrence struct {
 }
 
 // tell keeps one Event for every object and reason. An Event is written when a problem
-// appears, comes back, or says something else; never because it lasts.
+// appears, comes back, says something else, or is over; never because it lasts.
 func (p *planner) tell() {
 	first := p.old.active == nil
 	for _, o := range p.occurrences() {
@@ -83,14 +83,19 @@ func (p *planner) repeat(e *corev1.Event, o occurrence, lasting bool) {
 	p.out.Memory.active[key] = true
 	next := e.DeepCopy()
 	now := metav1.NewTime(p.Now.UTC().Truncate(time.Second))
-	next.Message, next.LastTimestamp, next.Count = o.message, now, e.Count+1
+	next.Type, next.Message, next.LastTimestamp, next.Count = corev1.EventTypeWarning, o.message, now, e.Count+1
 	if age >= eventWindow && !lasting {
 		next.FirstTimestamp, next.Count = now, 1
 	}
 	p.write(Write{Action: Update, Ref: Ref{Kind: datastore.KindEvent, Key: key, UID: e.UID}, Object: next, Why: "a problem came back or changed"})
 }
 
-// expire removes Events of problems that are over.
+// over begins the message of an Event whose problem is not there any more.
+const over = "over: "
+
+// expire says of Events whose problem is over that it is, and removes them later. Within the
+// pause after the last news nothing is said: the problem may come back, and that could not
+// be told.
 func (p *planner) expire() {
 	keys := slices.SortedFunc(maps.Keys(p.Objects.Events), datastore.CompareKeys)
 	for _, key := range keys {
@@ -98,11 +103,21 @@ func (p *planner) expire() {
 		if p.out.Memory.active[key] {
 			continue
 		}
-		if due := e.LastTimestamp.Add(eventLife); p.Now.Before(due) {
+		due := e.LastTimestamp.Add(eventLife)
+		if told := e.LastTimestamp.Add(eventPause); e.Type != corev1.EventTypeNormal && p.Now.Before(due) {
+			if p.Now.Before(told) {
+				p.again(told)
+				continue
+			}
+			next := e.DeepCopy()
+			next.Type, next.Message = corev1.EventTypeNormal, cut(over+e.Message, maxMessage)
+			p.write(Write{Action: Update, Ref: Ref{Kind: datastore.KindEvent, Key: key, UID: e.UID}, Object: next, Why: "its problem is over"})
+		}
+		if p.Now.Before(due) {
 			p.again(due)
 			continue
 		}
-		p.write(Write{Action: Delete, Ref: Ref{Kind: datastore.KindEvent, Key: key, UID: e.UID}, Why: "its problem is over"})
+		p.write(Write{Action: Delete, Ref: Ref{Kind: datastore.KindEvent, Key: key, UID: e.UID}, Why: "its problem was over an hour ago"})
 	}
 }
 

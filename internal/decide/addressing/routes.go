@@ -156,7 +156,7 @@ func (r *router) report() {
 	for node, blocks := range r.unknown {
 		r.problems = append(r.problems, world.Problem{
 			Kind: world.KindNode, Key: world.Key{Name: node}, Reason: "NoNodeNetwork",
-			Message: "has blocks or borrowed addresses, and no usable underlay address of it is known: no route to " + enumerate(slices.Compact(blocks)),
+			Message: "has blocks or borrowed addresses, and no usable underlay address of it is known (does fairlead-agent run there?): no route to " + enumerate(slices.Compact(blocks)),
 		})
 	}
 	for subnet, nodes := range r.unroutable {
