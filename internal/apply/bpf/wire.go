@@ -27,7 +27,7 @@ import (
 // padding that gets a meaning by which zero says what was so before.
 const (
 	layoutPrefix = "wire-v"
-	layout       = layoutPrefix + "3"
+	layout       = layoutPrefix + "4"
 )
 
 // Config of a Wire.
@@ -56,11 +56,17 @@ type Wire struct {
 	slots  [portSlots]wirePort
 	// flows is what the programs know about the flow cache.
 	flows wireFlowConfig
+	// life is how long they remember a flow, in jiffies.
+	life uint32
 }
 
 // Open loads the programs and creates or adopts the pinned maps.
 func Open(c Config) (*Wire, error) {
 	w := &Wire{dir: filepath.Join(c.Dir, layout), cache: c.FlowCache}
+	var err error
+	if w.life, err = flowLife(); err != nil {
+		return nil, err
+	}
 	if err := onBPFFS(c.Dir); err != nil {
 		return nil, err
 	}

@@ -45,6 +45,8 @@ type wireFlowConfig struct {
 	_          structs.HostLayout
 	Generation uint32
 	Mtu        uint32
+	Life       uint32
+	Vni        uint32
 }
 
 type wirePlace struct {

@@ -279,6 +279,15 @@ func TestWireContract(t *testing.T) {
 			expect(t, a, b, vpc, "10.3.0.1", "10.2.0.1", false)
 			expect(t, a, b, vpc, "10.2.0.9", "10.2.0.1", false)
 
+			// What has no VNI gets that of the VPC, if there is but one.
+			expect(t, a, b, 0, "10.1.0.1", "10.2.0.1", true)
+			two := linux.Wire{VNIs: []linux.WireVNI{{VNI: alien, VPC: alien}}}
+			a.do(func() {
+				_, err := a.wire.Apply(t.Context(), two, apply.Options{AddOnly: true})
+				check("add a VPC", err)
+			})
+			expect(t, a, b, 0, "10.1.0.1", "10.2.0.1", false)
+
 			// A node that lies about its VNIs and places is held by its peer.
 			a.do(func() {
 				forged, err := a.wire.Apply(t.Context(), linux.Wire{

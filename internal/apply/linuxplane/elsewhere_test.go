@@ -91,9 +91,19 @@ func (c *cluster) serve(m *member, to []netip.Addr) {
 }
 
 // What a node forwards into the tunnel for others, and what it sends there to a Service,
-// bears the VPC's own VNI: it reaches pods of other nodes.
+// bears the VPC's own VNI: it reaches pods of other nodes. Where there is one VPC, the
+// tunnel's program gives it to what the node sends to a Service; else the filter.
 func TestIntoTheTunnelFromElsewhere(t *testing.T) {
+	for name, several := range map[string]bool{"one VPC": false, "two VPCs": true} {
+		t.Run(name, func(t *testing.T) { intoTheTunnelFromElsewhere(t, several) })
+	}
+}
+
+func intoTheTunnelFromElsewhere(t *testing.T, several bool) {
 	c := newCluster(t, true, false)
+	if several {
+		addVPC(c, 0, netip.MustParsePrefix("10.77.0.0/16"))
+	}
 	entry, far := c.nodes[0], c.nodes[1]
 	host, node := c.outside(entry)
 	pod := far.intent.Ports[0].Addresses

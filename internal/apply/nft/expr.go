@@ -18,7 +18,10 @@ type encoder struct {
 	// nf, l4 and ether are what the rule has checked already.
 	nf, l4 uint8
 	ether  bool
-	err    error
+	// held is the field that register 0 holds as it is, or 0: a match of the same field
+	// does not load it again.
+	held nftables.Field
+	err  error
 }
 
 // encodeRule is the content of NFTA_RULE_EXPRESSIONS.
@@ -54,6 +57,7 @@ func (e *encoder) statement(s nftables.Statement) {
 	switch s := s.(type) {
 	case nftables.Match:
 		e.match(s)
+		return
 	case nftables.Lookup:
 		e.key(s.Key, s.Set)
 		e.lookup(s.Set, -1, s.Op == nftables.Neq)
@@ -93,6 +97,7 @@ func (e *encoder) statement(s nftables.Statement) {
 	default:
 		e.fail("unknown statement %T", s)
 	}
+	e.held = 0
 }
 
 // register is the number of the 32-bit register at an offset of four-byte units.
@@ -131,6 +136,7 @@ func (e *encoder) compare(op uint32, data []byte) {
 
 // bitwise computes register = register & mask ^ xor.
 func (e *encoder) bitwise(reg uint32, mask, xor []byte) {
+	e.held = 0
 	e.expr("bitwise", func() {
 		e.u32(unix.NFTA_BITWISE_SREG, reg)
 		e.u32(unix.NFTA_BITWISE_DREG, reg)
@@ -163,7 +169,9 @@ func registerBytes(v nftables.Value, bound [16]byte) []byte {
 
 func (e *encoder) match(m nftables.Match) {
 	e.imply(m.Field)
-	e.load(m.Field, 0)
+	if e.held != m.Field {
+		e.load(m.Field, 0)
+	}
 	size := m.Field.Type().Size()
 	op := uint32(unix.NFT_CMP_EQ)
 	if m.Op == nftables.Neq {

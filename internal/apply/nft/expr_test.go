@@ -116,6 +116,9 @@ func matchRules() [][]n.Statement {
 	rules := [][]n.Statement{
 		one(n.Is(n.MetaIIFName, n.IfName("eth0"))), one(n.IsNot(n.MetaIIFName, n.IfName("eth0"))), one(n.Is(n.MetaOIFName, n.IfName("fwd"))),
 		one(n.Is(n.MetaIIFName, n.IfNamePrefix("flp"))), one(n.IsNot(n.MetaOIFName, n.IfNamePrefix("flp"))), one(n.Is(n.MetaIIFName, n.IfName("flp*"))),
+		one(n.IsNot(n.MetaIIFName, n.IfNamePrefix("flp")), n.IsNot(n.MetaIIFName, n.IfName("eth0")), n.Is(n.MetaOIFName, n.IfName("eth0")), n.IsNot(n.MetaIIFName, n.IfName("fwd"))),
+		one(n.NoFlag(n.MetaMark, 1), n.AnyFlag(n.MetaMark, 2), n.IsNot(n.MetaMark, n.Mark(5)), n.Masked(n.MetaMark, 8, 8)),
+		one(n.Is(n.IPDaddr, prefix("10.0.0.0/8")), n.IsNot(n.IPDaddr, addr("10.0.0.1")), n.IsNot(n.IPDaddr, addr("10.0.0.2"))),
 		one(n.Is(n.MetaIIFType, n.IfTypeLoopback)), one(n.IsNot(n.MetaIIFType, n.IfTypeEther)), one(n.Is(n.MetaIIFType, n.Number(n.MetaIIFType, 65534))),
 		one(n.Is(n.MetaNFProto, n.IPv4)), one(n.IsNot(n.MetaNFProto, n.IPv6)),
 		one(n.Is(n.MetaL4Proto, n.Proto(6))), one(n.IsNot(n.MetaL4Proto, n.Proto(58))), one(n.Is(n.MetaL4Proto, n.Proto(200))),

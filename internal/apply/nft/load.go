@@ -9,6 +9,7 @@ import (
 // load reads a field into the registers from offset on.
 func (e *encoder) load(f nftables.Field, offset int) {
 	reg := register(offset)
+	e.held = f
 	if key, ok := metaKey(f); ok {
 		e.expr("meta", func() {
 			e.u32(unix.NFTA_META_KEY, key)

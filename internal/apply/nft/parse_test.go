@@ -40,6 +40,28 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
+// A field that register 0 still holds is not loaded again: every packet pays for that.
+func TestFieldsAreLoadedOnce(t *testing.T) {
+	name := func(s string) nftables.Match { return nftables.IsNot(nftables.MetaIIFName, nftables.IfName(s)) }
+	for _, tc := range []struct {
+		statements []nftables.Statement
+		loads      int
+	}{
+		{[]nftables.Statement{name("a"), name("b"), name("c")}, 1},
+		{[]nftables.Statement{name("a"), nftables.IsNot(nftables.MetaOIFName, nftables.IfName("a")), name("c")}, 3},
+		{[]nftables.Statement{nftables.NoFlag(nftables.MetaMark, 1), nftables.NoFlag(nftables.MetaMark, 2)}, 2},
+		{[]nftables.Statement{name("a"), nftables.Counter{}, name("b")}, 2},
+	} {
+		exprs, err := encodeRule(nftables.Rule{Statements: tc.statements}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := strings.Count(string(exprs), "meta\x00"); got != tc.loads {
+			t.Errorf("%v: %d loads, want %d", tc.statements, got, tc.loads)
+		}
+	}
+}
+
 func parseAll(b []byte) {
 	_, _ = parseTable(b)
 	_, _, _ = parseChain(b)

@@ -92,12 +92,12 @@ func known() nft.Rule {
 // seen matches packets of flows that were judged and not cut.
 func seen() nft.Match { return nft.Masked(nft.CTMark, ctMask, claims.CTJudged) }
 
-// learn lets the flow cache learn from a packet of a flow that was judged and that
-// nobody translates, if the program where it came in asks for that. It asks for TCP and
-// UDP alone, but for the port of VXLAN.
+// learn lets the flow cache learn from a packet of a flow that was judged, has been
+// answered and that nobody translates, if the program where it came in asks for that. It
+// asks for TCP and UDP alone, but for the port of VXLAN.
 func learn() nft.Rule {
 	return rule("flow that may pass by", nft.AnyFlag(nft.MetaMark, claims.MarkTry),
-		seen(), nft.AnyFlag(nft.CTState, nft.CTEstablished), nft.NoFlag(nft.CTStatus, nft.CTSNAT|nft.CTDNAT),
+		seen(), nft.Masked(nft.CTStatus, nft.CTSeenReply|nft.CTSNAT|nft.CTDNAT, nft.CTSeenReply),
 		nft.Mangle{Field: nft.MetaMark, Value: claims.MarkLearn, Mask: claims.MarkLearn}, nft.Verdict{Kind: nft.Accept})
 }
 
@@ -201,13 +201,14 @@ func (r *renderer) toNode() {
 // sent is what the node itself sends, behind destination NAT: answers of a flow that was
 // cut are dropped, and what a Service led to a pod elsewhere gets its VNI, since in output
 // nobody knew that it goes into the tunnel. (Nor does oifname: it is that of the first
-// route for the whole hook.)
+// route for the whole hook.) Every packet to a peer passes here: where there is one VPC,
+// whose VNI wire_out gives to what has none, there may be no such chain.
 func (r *renderer) sent() {
 	var rules []nft.Rule
 	if r.hasSet(egressOfPort) {
 		rules = append(rules, cut(intoPorts))
 	}
-	if slices.ContainsFunc(r.node.Subnets, func(s intent.Subnet) bool { return s.Overlay }) {
+	if len(r.node.VPCs) > 1 && slices.ContainsFunc(r.node.Subnets, func(s intent.Subnet) bool { return s.Overlay }) {
 		rules = append(rules, rule("led by a Service", nft.AnyFlag(nft.CTStatus, nft.CTDNAT), nft.Masked(nft.MetaMark, claims.MarkVNIMask, 0), to("output-tunnel")))
 	}
 	if len(rules) > 0 {

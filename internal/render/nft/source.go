@@ -17,23 +17,23 @@ import (
 // take them away.
 //
 // Every packet passes here, so the order is that of cost: what is checked comes to the
-// end by one test, names of interfaces are compared last.
+// end by one test, the tunnel's packets come next, names of interfaces are compared last.
 func (r *renderer) prerouting() {
 	accept := nft.Verdict{Kind: nft.Accept}
+	rules := []nft.Rule{rule("checked by our programs", flagged(claims.MarkChecked), accept)}
 	var underlay []nft.Rule
 	for _, f := range families {
+		rules = append(rules, r.tunnelled(f)...)
 		underlay = append(underlay, rule("IPv"+f.suffix, nft.Is(nft.MetaNFProto, f.proto), to("underlay-"+f.suffix)))
-		r.chain("underlay-"+f.suffix, nil, append(r.tunnelled(f),
+		r.chain("underlay-"+f.suffix, nil,
 			rule("the node itself", nft.Is(nft.MetaIIFName, nft.IfName("lo")), accept),
 			drop(Unchecked, fromPorts),
 			drop(Unchecked, nft.Is(nft.MetaIIFName, nft.IfName(claims.VXLANDevice))),
 			drop("loopback address from the underlay", nft.Is(f.daddr, nft.Prefix(f.loopback))),
 			drop("loopback address from the underlay", nft.Is(f.saddr, nft.Prefix(f.loopback))),
-			drop("pod address from the underlay", in(f.saddr, "subnets-"+f.suffix), notIn(f.saddr, "direct-"+f.suffix)))...)
+			drop("pod address from the underlay", in(f.saddr, "subnets-"+f.suffix), notIn(f.saddr, "direct-"+f.suffix)))
 	}
-	r.chain("underlay", nil, underlay...)
-	r.chain("prerouting", &nft.Base{Type: nft.TypeFilter, Hook: nft.HookPrerouting, Priority: claims.NFTPriorityRaw},
-		rule("not checked by our programs", nft.NoFlag(nft.MetaMark, claims.MarkChecked), to("underlay")))
+	r.chain("prerouting", &nft.Base{Type: nft.TypeFilter, Hook: nft.HookPrerouting, Priority: claims.NFTPriorityRaw}, append(rules, underlay...)...)
 	for _, v := range r.node.VPCs {
 		for _, vni := range append([]packet.VNI{v.VNI}, v.Tenants...) {
 			r.chain(fmt.Sprintf("tenant-%d", vni), nil, rule("VPC "+label(v.Name), mark(vni)))

@@ -21,7 +21,6 @@
 
 #include <linux/tcp.h>
 
-#define FLOW_LIFE_NS 500000000ULL
 #define VXLAN_PORT 4789
 
 #define FLOW_TCP 6
@@ -29,7 +28,9 @@
 
 struct flow_config {
 	__u32 generation;
-	__u32 mtu;  // of all links of ours; 0: there is no cache
+	__u32 mtu;   // of all links of ours; 0: there is no cache
+	__u32 life;  // of what is noted, in jiffies
+	__u32 vni;   // of what enters the tunnel without one; 0: there are several VPCs
 };
 
 struct flow_key {
@@ -53,7 +54,7 @@ struct flow_way {
 struct flow {
 	struct bpf_spin_lock lock;
 	__u32 generation;
-	__u64 expires;  // of the monotonic clock, in ns; 0: the way is not known
+	__u64 expires;  // in jiffies, which cost less to read than a clock; 0: the way is not known
 	struct flow_key key;
 	struct flow_way way;
 };
@@ -64,6 +65,12 @@ struct {
 	__type(key, __u32);
 	__type(value, struct flow_config);
 } fl_cache SEC(".maps");
+
+static __always_inline struct flow_config *config(void)
+{
+	__u32 zero = 0;
+	return bpf_map_lookup_elem(&fl_cache, &zero);
+}
 
 // A flow has one place in here, which it shares with others: the last to come has it.
 // All flows between two addresses are close together, so that places of short
@@ -243,9 +250,9 @@ static __always_inline void flow_ends(const struct flow_key *k, __u32 ifindex)
 // learned from, and later ones if that had worked before, or seldom.
 static __always_inline int flow_pass(struct __sk_buff *skb, __u32 bits)
 {
-	__u32 zero = 0, salt = 0;
+	__u32 salt = 0;
 	struct flow_key k = {};
-	struct flow_config *c = bpf_map_lookup_elem(&fl_cache, &zero);
+	struct flow_config *c = config();
 
 	skb->mark = (skb->mark & ~MARK_OURS) | bits;
 	if (!c || !c->mtu)
@@ -281,7 +288,7 @@ static __always_inline int flow_pass(struct __sk_buff *skb, __u32 bits)
 		return NEXT;
 	} else if (f->expires) {
 		struct flow_way way;
-		__u64 now = bpf_ktime_get_ns();
+		__u64 now = bpf_jiffies64();
 		bpf_spin_lock(&f->lock);
 		int good = flow_same(&f->key, &k) && f->generation == generation && f->expires > now;
 		way = f->way;
@@ -304,14 +311,14 @@ ask:
 // flow_learn notes where a packet goes that the filter has allowed to be learned from.
 static __always_inline void flow_learn(struct __sk_buff *skb)
 {
-	__u32 zero = 0, mark = skb->mark, salt;
+	__u32 mark = skb->mark, salt;
 	struct flow_key k = {};
 	struct flow_way way = {};
 
 	if (!(mark & MARK_LEARN))
 		return;
 	skb->mark = mark & ~(MARK_LEARN | MARK_TRY_MASK);
-	struct flow_config *c = bpf_map_lookup_elem(&fl_cache, &zero);
+	struct flow_config *c = config();
 	if (!c || !c->mtu)
 		return;
 	__u32 generation = c->generation;
@@ -330,7 +337,7 @@ static __always_inline void flow_learn(struct __sk_buff *skb)
 	struct flow *f = flow_place(&k);
 	if (!f)
 		return;
-	__u64 expires = bpf_ktime_get_ns() + FLOW_LIFE_NS;
+	__u64 expires = bpf_jiffies64() + c->life;
 	bpf_spin_lock(&f->lock);
 	f->key = k;
 	f->generation = generation;

@@ -125,13 +125,6 @@ static __always_inline struct place *place_of(__u32 vni, struct place_key *k, __
 	return p;
 }
 
-static __always_inline __u32 current_generation(void)
-{
-	__u32 zero = 0;
-	struct flow_config *c = bpf_map_lookup_elem(&fl_cache, &zero);
-	return c ? c->generation : 0;
-}
-
 SEC("tc")
 int wire_out(struct __sk_buff *skb)
 {
@@ -139,9 +132,14 @@ int wire_out(struct __sk_buff *skb)
 	if (addresses(skb, src.addr, dst.addr) < 0)
 		return drop(OUT_MALFORMED);
 
+	// The filter gives most of what the node itself sends a VNI; where there is one VPC, what
+	// a Service has led here gets it from us: the filter would look for it in every packet.
+	struct flow_config *c = config();
 	__u32 vni = VNI_OF(skb->mark);
+	if (!vni && c)
+		vni = c->vni;
 	int known;
-	struct place *to = place_of(vni, &dst, current_generation(), &known);
+	struct place *to = place_of(vni, &dst, c ? c->generation : 0, &known);
 	if (!to)
 		return drop(known ? OUT_NO_ROUTE : OUT_NO_VNI);
 	if (to->local)
@@ -193,7 +191,8 @@ int wire_in(struct __sk_buff *skb)
 
 	__u32 vni = key.tunnel_id;
 	int known;
-	__u32 generation = current_generation();
+	struct flow_config *c = config();
+	__u32 generation = c ? c->generation : 0;
 	struct place *from = place_of(vni, &src, generation, &known);
 	if (!from || from->local || from->outer6 != outer6 || !same(from->outer, outer))
 		return drop(known ? IN_BAD_SOURCE : IN_UNKNOWN_VNI);
