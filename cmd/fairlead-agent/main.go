@@ -129,6 +129,7 @@ func run(ctx context.Context, path string, plugin agent.Plugin) (err error) {
 		return err
 	}
 	debug.SetMemoryLimit(memoryTarget)
+	allowSlack()
 	if err := os.MkdirAll(c.StateDir, 0o700); err != nil {
 		return fmt.Errorf("make the state directory: %w", err)
 	}

@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"net/netip"
 	"os"
+	"reflect"
 	"testing"
 	"time"
 
@@ -152,7 +153,11 @@ func (m *model) recount() {
 				want.Used++
 			}
 		}
-		for _, b := range n.pool.Blocks() {
+		outline := n.pool.Outline()
+		for i, b := range n.pool.Blocks() {
+			if o := (ipam.Block{Subnet: b.Subnet, CIDR: b.CIDR, Node: b.Node, State: b.State, Cursor: b.Cursor, Lent: b.Lent}); !reflect.DeepEqual(outline[i], o) {
+				m.t.Fatalf("%s: outline %+v, want %+v", n.name, outline[i], o)
+			}
 			want.Blocks++
 			for a := b.CIDR.Addr(); b.CIDR.Contains(a); a = a.Next() {
 				if b.State != ipam.Lost && n.subnet.Excluded(a) == "" {

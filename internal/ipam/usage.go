@@ -192,6 +192,18 @@ func (p *Pool) Blocks() []Block {
 	return out
 }
 
+// Outline is Blocks without the allocations and the freed addresses, which most of the work
+// of telling is about.
+func (p *Pool) Outline() []Block {
+	var out []Block
+	for _, name := range slices.Sorted(maps.Keys(p.subnets)) {
+		for _, b := range p.subnets[name].blocks {
+			out = append(out, p.outline(name, b))
+		}
+	}
+	return out
+}
+
 // Block returns one own block with all its state.
 func (p *Pool) Block(subnet string, cidr netip.Prefix) (Block, bool) {
 	if s := p.subnets[subnet]; s != nil {
@@ -212,13 +224,18 @@ func (p *Pool) BlockOf(subnet string, a netip.Addr) (netip.Prefix, bool) {
 	return netip.Prefix{}, false
 }
 
-func (p *Pool) export(subnet string, b *block) Block {
+func (p *Pool) outline(subnet string, b *block) Block {
 	out := Block{Subnet: subnet, CIDR: b.cidr, Node: p.node, State: b.state, Cursor: b.cursor}
-	for _, a := range sortedAddrs(b.alloc) {
-		out.Allocations = append(out.Allocations, world.Allocation{Addr: a, Owner: b.alloc[a]})
-	}
 	for _, a := range sortedAddrs(b.lent) {
 		out.Lent = append(out.Lent, world.Loan{Addr: a, Node: b.lent[a]})
+	}
+	return out
+}
+
+func (p *Pool) export(subnet string, b *block) Block {
+	out := p.outline(subnet, b)
+	for _, a := range sortedAddrs(b.alloc) {
+		out.Allocations = append(out.Allocations, world.Allocation{Addr: a, Owner: b.alloc[a]})
 	}
 	for _, q := range b.queue {
 		if f, ok := b.freed[q.addr]; ok && f.seq == q.seq {

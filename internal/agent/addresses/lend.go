@@ -185,7 +185,7 @@ func pairHash(a, b string) uint64 {
 // recall makes sure.
 func (s *Service) findRecalls(snap *world.Snapshot) {
 	found := false
-	for _, b := range s.pool.Blocks() {
+	for _, b := range s.pool.Outline() {
 		if b.State != ipam.Open || len(b.Lent) == 0 {
 			continue
 		}

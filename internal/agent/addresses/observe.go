@@ -80,7 +80,7 @@ func (s *Service) look(prev, snap *world.Snapshot) time.Time {
 // that it shows as ours and that are not known here. The publisher asks the datastore
 // which of it is true.
 func (s *Service) compareBlocks(prev, snap *world.Snapshot) {
-	for _, b := range s.pool.Blocks() {
+	for _, b := range s.pool.Outline() {
 		key := blockKey{b.Subnet, b.CIDR}
 		w, ok := snap.Blocks.Get(world.Key{Name: key.name()})
 		if ok && w.Node == s.Node && b.State != ipam.Lost {

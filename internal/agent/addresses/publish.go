@@ -85,7 +85,7 @@ func (s *Service) report(err error) {
 // work is what one cycle does, as of the moment it began. Lent addresses in it are in
 // the state file.
 type work struct {
-	blocks  map[blockKey]ipam.Block
+	blocks  map[blockKey]ipam.Block // those of which something is to be done
 	dirty   map[blockKey]bool
 	adopt   map[blockKey]bool
 	recalls map[blockKey][]netip.Addr
@@ -186,8 +186,11 @@ func (s *Service) begin() (work, error) {
 	err := s.save(math.MaxInt64, func() {
 		w.dirty, w.adopt, w.recalls = s.dirty, s.adopt, s.recalls
 		s.dirty, s.adopt, s.recalls = map[blockKey]bool{}, map[blockKey]bool{}, map[blockKey][]netip.Addr{}
-		for _, b := range s.pool.Blocks() {
-			w.blocks[blockKey{b.Subnet, b.CIDR}] = b
+		for _, b := range s.pool.Outline() {
+			key := blockKey{b.Subnet, b.CIDR}
+			if b.State == ipam.Closing || w.dirty[key] || len(w.recalls[key]) > 0 {
+				w.blocks[key], _ = s.pool.Block(b.Subnet, b.CIDR)
+			}
 		}
 	})
 	if err != nil {

@@ -190,9 +190,11 @@ func filter(ifindex int, d direction, program *ebpf.Program) *netlink.BpfFilter 
 		FilterAttrs: netlink.FilterAttrs{
 			LinkIndex: ifindex, Parent: d.parent, Handle: 1, Protocol: unix.ETH_P_ALL, Priority: 1,
 		},
-		Fd: program.FD(), Name: "fairlead_" + d.name, DirectAction: true,
+		Fd: program.FD(), Name: filterName(d), DirectAction: true,
 	}
 }
+
+func filterName(d direction) string { return "fairlead_" + d.name }
 
 func ourFilter(ifindex int, d direction, program *ebpf.Program) (bool, error) {
 	h, err := netlink.NewHandle(unix.NETLINK_ROUTE)
@@ -213,7 +215,7 @@ func ourFilterOn(h *netlink.Handle, ifindex int, d direction, program *ebpf.Prog
 		return nil, false, fmt.Errorf("list filters of link %d: %w", ifindex, err)
 	}
 	for _, f := range filters {
-		if b, ok := f.(*netlink.BpfFilter); ok && b.Name == "fairlead_"+d.name {
+		if b, ok := f.(*netlink.BpfFilter); ok && b.Name == filterName(d) {
 			same, err := sameProgram(ebpf.ProgramID(b.Id), program)
 			return b, same, err
 		}

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/fairlead-sdn/fairlead/internal/apply"
+	"github.com/fairlead-sdn/fairlead/internal/apply/rtnl"
 	"github.com/fairlead-sdn/fairlead/internal/packet"
 	"github.com/fairlead-sdn/fairlead/internal/render/linux"
 )
@@ -217,23 +218,34 @@ func (w *Wire) portPrograms() [2]struct {
 // with all changes of links in the machine behind it, until every CPU has noticed, and
 // that twice for each pod that comes.
 func (w *Wire) AttachPort(ifindex int) (changes []string, err error) {
+	var wanted []rtnl.Filter
+	for _, p := range w.portPrograms() {
+		if p.wanted {
+			wanted = append(wanted, rtnl.Filter{Parent: p.parent, Name: filterName(p.direction), Program: p.program.FD()})
+			changes = append(changes, fmt.Sprintf("attach program %s of link %d", p.name, ifindex))
+		}
+	}
+	fresh, err := rtnl.AddFilters(ifindex, wanted...)
+	if err != nil {
+		return nil, err
+	}
+	if fresh {
+		return changes, nil
+	}
+	return w.correctPort(ifindex)
+}
+
+// correctPort is AttachPort for a link that may have programs.
+func (w *Wire) correctPort(ifindex int) (changes []string, err error) {
 	h, err := netlink.NewHandle(unix.NETLINK_ROUTE)
 	if err != nil {
 		return nil, fmt.Errorf("open netlink: %w", err)
 	}
 	defer h.Close()
-	err = h.QdiscAdd(clsact(ifindex))
-	fresh := err == nil
-	if err != nil && !errors.Is(err, unix.EEXIST) {
-		return nil, fmt.Errorf("add clsact qdisc to link %d: %w", ifindex, err)
-	}
 	for _, p := range w.portPrograms() {
-		var have *netlink.BpfFilter
-		same := false
-		if !fresh {
-			if have, same, err = ourFilterOn(h, ifindex, p.direction, p.program); err != nil {
-				return changes, err
-			}
+		have, same, err := ourFilterOn(h, ifindex, p.direction, p.program)
+		if err != nil {
+			return changes, err
 		}
 		verb := "attach"
 		switch {

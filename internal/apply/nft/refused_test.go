@@ -115,3 +115,25 @@ func TestLostShadow(t *testing.T) {
 		t.Errorf("apply with a wrong shadow: %+v, %v; want nothing, as the kernel is right", c, err)
 	}
 }
+
+// The runtime polls a socket that does not block, and wakes a thread for each answer.
+func TestOnlyEventsAreWaitedFor(t *testing.T) {
+	ownNetNS(t)
+	for groups, want := range map[uint32]bool{0: false, 1 << (unix.NFNLGRP_NFTABLES - 1): true} {
+		s, err := openSocket("", groups)
+		if err != nil {
+			t.Fatal(err)
+		}
+		flags := 0
+		err = s.control(func(fd int) (err error) {
+			flags, err = unix.FcntlInt(uintptr(fd), unix.F_GETFL, 0)
+			return err
+		})
+		if got := flags&unix.O_NONBLOCK != 0; err != nil || got != want {
+			t.Errorf("groups %x: does not block: %t, %v, want %t", groups, got, err, want)
+		}
+		if err := s.close(); err != nil {
+			t.Error(err)
+		}
+	}
+}

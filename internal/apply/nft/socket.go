@@ -67,11 +67,17 @@ type socket struct {
 }
 
 // openSocket opens a socket in a network namespace (a path below /proc or
-// /var/run/netns; "" is the current one), subscribed to groups.
+// /var/run/netns; "" is the current one), subscribed to groups. Only events are waited
+// for: the runtime does not poll a socket without groups, which would wake a thread for
+// every answer.
 func openSocket(netns string, groups uint32) (*socket, error) {
+	kind := unix.SOCK_RAW | unix.SOCK_CLOEXEC
+	if groups != 0 {
+		kind |= unix.SOCK_NONBLOCK
+	}
 	var s *socket
 	err := inNetNS(netns, func() error {
-		fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.NETLINK_NETFILTER)
+		fd, err := unix.Socket(unix.AF_NETLINK, kind, unix.NETLINK_NETFILTER)
 		if err != nil {
 			return fmt.Errorf("open netfilter netlink socket: %w", err)
 		}

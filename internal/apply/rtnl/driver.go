@@ -80,6 +80,8 @@ type Result struct {
 	TunnelIndex int
 	// PortIndex are those of the host's ends of the ports that there are, by name.
 	PortIndex map[string]int
+	// Foreign says, of Prepare, that others changed something which Watch has not told yet.
+	Foreign bool
 }
 
 func (r *Result) fail(ref intent.Ref, err error) {
@@ -245,6 +247,7 @@ func (d *Driver) Prepare(ctx context.Context, want linux.State, o apply.Options)
 	if err := d.catchUp(o.Refresh); err != nil {
 		return r, err
 	}
+	r.Foreign = len(d.foreign) > 0
 	clear(d.failed)
 	changes, err := d.settings.apply(want.Sysctls)
 	r.Changes = append(r.Changes, changes...)
@@ -438,62 +441,4 @@ func (d *Driver) spread(n int, f func(c *conn, i int)) {
 	}
 	work(d.conn) // one alone, as most often, needs no other goroutine
 	others.Wait()
-}
-
-// Watch calls changed for every change that somebody else made, until ctx ends.
-// One Watch may run at a time. While changed blocks, nothing is noticed.
-func (d *Driver) Watch(ctx context.Context, changed func(apply.Foreign)) error {
-	ctx, cancel := context.WithCancel(ctx)
-	d.monitor.resume()
-	ready := make(chan error)
-	var wg sync.WaitGroup
-	defer wg.Wait()
-	defer cancel()
-	wg.Go(func() {
-		<-ctx.Done()
-		d.monitor.interrupt()
-	})
-	wg.Go(func() {
-		for {
-			err := d.monitor.wait()
-			select {
-			case ready <- err:
-			case <-ctx.Done():
-				return
-			}
-			if err != nil {
-				return
-			}
-		}
-	})
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-d.kick:
-		case err := <-ready:
-			if err != nil && ctx.Err() == nil {
-				return fmt.Errorf("wait for netlink notifications: %w", err)
-			}
-		}
-		foreign, err := d.takeForeign()
-		if err != nil {
-			return err
-		}
-		for _, f := range foreign {
-			changed(f)
-		}
-	}
-}
-
-func (d *Driver) takeForeign() ([]apply.Foreign, error) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	var err error
-	if d.shadow != nil {
-		err = d.catchUp(false)
-	}
-	out := d.foreign
-	d.foreign = nil
-	return out, err
 }

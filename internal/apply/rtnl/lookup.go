@@ -142,6 +142,17 @@ func (d *Driver) awaitLocal(ctx context.Context, want linux.State, tunnel bool) 
 	})
 }
 
+// AwaitLocal is what a Commit does about its own addresses: it waits until what is sent to
+// those that others of this process have just set on a link is delivered. One that does not
+// come in time is told to the log.
+func (d *Driver) AwaitLocal(ctx context.Context, link string, addrs []netip.Addr) {
+	ctx, cancel := context.WithTimeout(ctx, localPatience)
+	defer cancel()
+	if err := d.delivers(ctx, d.ns, addrs); err != nil {
+		d.log.Warn("a new IPv6 address may not receive yet", "link", link, "err", err)
+	}
+}
+
 // delivers waits until a namespace takes the IPv6 addresses among addrs for its own.
 func (d *Driver) delivers(ctx context.Context, ns *netns.NS, addrs []netip.Addr) error {
 	c, err := d.dial(ns, nil)

@@ -1,17 +1,20 @@
 package rtnl
 
 import (
+	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"os"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/fairlead-sdn/fairlead/internal/apply"
 	"github.com/fairlead-sdn/fairlead/internal/apply/netns"
 	"github.com/fairlead-sdn/fairlead/internal/claims"
 )
@@ -129,6 +132,88 @@ func (m *monitor) receive() (n int, err error) {
 		return 0, ctrl
 	}
 	return n, err
+}
+
+// gather is how long Watch lets notifications come together. An Apply tells itself of
+// what it does: nobody need wake in the middle of one for each of its changes.
+const gather = 5 * time.Millisecond
+
+// Watch calls changed for every change that somebody else made, until ctx ends.
+// One Watch may run at a time. While changed blocks, nothing is noticed.
+func (d *Driver) Watch(ctx context.Context, changed func(apply.Foreign)) error {
+	ctx, cancel := context.WithCancel(ctx)
+	d.monitor.resume()
+	ready, taken := make(chan error), make(chan struct{}, 1)
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer cancel()
+	wg.Go(func() {
+		<-ctx.Done()
+		d.monitor.interrupt()
+	})
+	wg.Go(func() { d.await(ctx, ready, taken) })
+	for {
+		waited := false
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-d.kick:
+		case err := <-ready:
+			if err != nil && ctx.Err() == nil {
+				return fmt.Errorf("wait for netlink notifications: %w", err)
+			}
+			waited = true
+		}
+		foreign, err := d.takeForeign()
+		if err != nil {
+			return err
+		}
+		for _, f := range foreign {
+			changed(f)
+		}
+		if waited {
+			taken <- struct{}{}
+		}
+	}
+}
+
+// await says on ready when notifications have gathered, and waits until they are taken.
+func (d *Driver) await(ctx context.Context, ready chan<- error, taken <-chan struct{}) {
+	for {
+		err := d.monitor.wait()
+		if err == nil {
+			select {
+			case <-time.After(gather):
+			case <-ctx.Done():
+				return
+			}
+		}
+		select {
+		case ready <- err:
+		case <-ctx.Done():
+			return
+		}
+		if err != nil {
+			return
+		}
+		select {
+		case <-taken:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+func (d *Driver) takeForeign() ([]apply.Foreign, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	var err error
+	if d.shadow != nil {
+		err = d.catchUp(false)
+	}
+	out := d.foreign
+	d.foreign = nil
+	return out, err
 }
 
 // event is one notification.
