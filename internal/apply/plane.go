@@ -31,6 +31,15 @@ type Plane interface {
 	Close() error
 }
 
+// Ahead is what a Plane may be beside.
+type Ahead interface {
+	// Ahead brings in the rules of a newer intent while an Apply is under way, if that one has
+	// brought in its own and they need not wait for what it does still; else it does nothing.
+	// The newer intent must come from a complete world. It returns the changes, for people. The
+	// Apply that follows does what is left, and once more what failed. Calls follow one another.
+	Ahead(ctx context.Context, newer intent.Node) ([]string, error)
+}
+
 // Options of one Apply.
 type Options struct {
 	// AddOnly adds what is missing and neither changes nor removes what exists: the

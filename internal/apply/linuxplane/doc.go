@@ -16,6 +16,9 @@
 //  5. addresses, neighbours, links up, routes
 //  6. removals
 //
+// Where ports only join, 2 to 4 come first, and again, for what has come meanwhile, while
+// the kernel changes links (Ahead).
+//
 // If the table or the programs cannot be had, links that are down stay down: a
 // pod without its policy gets no network. What runs already goes on.
 //

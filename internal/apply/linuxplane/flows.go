@@ -9,6 +9,7 @@ import (
 
 	"github.com/fairlead-sdn/fairlead/internal/apply"
 	"github.com/fairlead-sdn/fairlead/internal/apply/conntrack"
+	"github.com/fairlead-sdn/fairlead/internal/apply/rtnl"
 	"github.com/fairlead-sdn/fairlead/internal/claims"
 	"github.com/fairlead-sdn/fairlead/internal/intent"
 	"github.com/fairlead-sdn/fairlead/internal/packet"
@@ -141,7 +142,10 @@ func (c *cuts) add(ends ...netip.Addr) {
 // what was applied before, by whom, and whether all of it succeeded: a link that is up is
 // one that has gone through this.
 func (a *application) vacate(ctx context.Context, desired intent.Node, state linux.State) error {
-	vacated, addrs, err := a.links.Vacate(ctx, state, a.options)
+	var vacated rtnl.Result
+	var addrs []netip.Addr
+	var err error
+	a.aside(func() { vacated, addrs, err = a.links.Vacate(ctx, state, a.options) })
 	a.took(vacated)
 	if err != nil {
 		a.vacant.forget()

@@ -46,22 +46,26 @@ const guardsAtOnce = 8
 
 func (a *application) attachGuards(todo []linux.Guard) error {
 	changes, errs := make([][]string, len(todo)), make([]error, len(todo))
-	var group errgroup.Group
-	group.SetLimit(guardsAtOnce)
-	for i, g := range todo {
-		attach := func() error {
-			return a.ns.Do(func() error {
-				changes[i], errs[i] = a.wire.AttachPort(g.Index)
-				return nil
-			})
-		}
-		if len(todo) > 1 {
-			group.Go(attach)
-		} else if err := attach(); err != nil { // as most often: no other thread need wake
-			return err
-		}
+	attach := func(i int) error {
+		return a.ns.Do(func() error {
+			changes[i], errs[i] = a.wire.AttachPort(todo[i].Index)
+			return nil
+		})
 	}
-	if err := group.Wait(); err != nil {
+	var err error
+	a.aside(func() {
+		if len(todo) == 1 { // as most often: no other thread need wake
+			err = attach(0)
+			return
+		}
+		var group errgroup.Group
+		group.SetLimit(guardsAtOnce)
+		for i := range todo {
+			group.Go(func() error { return attach(i) })
+		}
+		err = group.Wait()
+	})
+	if err != nil {
 		return err
 	}
 	for i, g := range todo {

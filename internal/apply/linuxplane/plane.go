@@ -109,7 +109,13 @@ type Plane struct {
 	// foreign: others changed something since the last Apply.
 	foreign atomic.Bool
 
+	// mu is held by an Apply, and by whoever must not see one under way.
 	mu sync.Mutex
+	// rules guards what is below within an Apply, which lets go of it while the kernel
+	// changes links: rules may come ahead then.
+	rules sync.Mutex
+	// ahead: an Apply is under way, and its rules are in force.
+	ahead bool
 	// vacant are the addresses of which no flow is known.
 	vacant vacancy
 	// adopting: the table lets TCP flows go on that were there before it; until
@@ -128,7 +134,10 @@ type Plane struct {
 	closed   bool
 }
 
-var _ apply.Plane = (*Plane)(nil)
+var (
+	_ apply.Plane = (*Plane)(nil)
+	_ apply.Ahead = (*Plane)(nil)
+)
 
 // New connects to the kernel. It changes nothing there.
 func New(c Config) (*Plane, error) {
@@ -162,6 +171,9 @@ func (p *Plane) Apply(ctx context.Context, desired intent.Node, o apply.Options)
 	if err := ctx.Err(); err != nil {
 		return apply.Report{}, fmt.Errorf("apply the intent of node %s: %w", desired.Name, err)
 	}
+	p.rules.Lock()
+	defer p.rules.Unlock()
+	defer func() { p.ahead = false }()
 	state := p.state(desired)
 	a := application{Plane: p, options: o}
 	for _, problem := range state.Problems {
@@ -212,8 +224,11 @@ func (a *application) run(ctx context.Context, desired intent.Node, state linux.
 	early := a.onlyMorePorts(desired)
 	if early {
 		rules = a.applyRules(ctx, desired, state)
+		a.ahead = errors.Join(rules.filter, rules.cache, rules.wire) == nil && a.options == apply.Options{}
 	}
-	prepared, err := a.links.Prepare(ctx, state, a.options)
+	var prepared rtnl.Result
+	var err error
+	a.aside(func() { prepared, err = a.links.Prepare(ctx, state, a.options) })
 	a.took(prepared)
 	if err != nil {
 		return fmt.Errorf("prepare links: %w", err)
@@ -234,19 +249,44 @@ func (a *application) run(ctx context.Context, desired intent.Node, state linux.
 	}
 	// Without its rules nothing new may carry traffic.
 	hold := errors.Join(guardErr, rules.filter, rules.wire)
-	if a.foreign.Swap(false) || a.options.Refresh || hold != nil {
+	if a.foreign.Swap(false) || prepared.Foreign || a.options.Refresh || hold != nil {
 		a.vacant.forget()
 	}
 	if hold == nil {
 		hold = a.vacate(ctx, desired, state)
 	}
-	committed, err := a.links.Commit(ctx, state, a.options, hold)
+	var committed rtnl.Result
+	a.aside(func() { committed, err = a.links.Commit(ctx, state, a.options, hold) })
 	a.took(committed)
 	if err != nil {
 		a.vacant.forget()
 		err = fmt.Errorf("commit links and routes: %w", err)
 	}
 	return errors.Join(hold, err, rules.cache, a.settleCache(desired.MTU, hold != nil || err != nil))
+}
+
+// aside does what takes long and is no matter of rules.
+func (a *application) aside(f func()) {
+	a.rules.Unlock()
+	defer a.rules.Lock()
+	f()
+}
+
+// Ahead implements apply.Ahead. An Apply whose ports only join has its rules in force before
+// it makes links, and has nothing more to do to rules. Those of an intent to which ports only
+// join again may follow at once, as if its Apply had begun. So what concerns the rest of the
+// cluster does not wait for links, which many pods at once make take long.
+func (p *Plane) Ahead(ctx context.Context, newer intent.Node) ([]string, error) {
+	p.rules.Lock()
+	defer p.rules.Unlock()
+	a := application{Plane: p}
+	if !p.ahead || !a.onlyMorePorts(newer) {
+		return nil, nil
+	}
+	e := a.applyRules(ctx, newer, p.state(newer))
+	err := errors.Join(e.filter, e.cache, e.wire)
+	p.ahead = err == nil
+	return a.report.Changes, err
 }
 
 // onlyMorePorts reports whether all ports stay as they are, and there may be new ones. The

@@ -232,7 +232,9 @@ type fakes struct {
 	filterErr error
 	wireErr   error
 	guardErr  error
-	out       *netlink.Handle
+	// attach is called while links get their programs.
+	attach func()
+	out    *netlink.Handle
 }
 
 // links tells which links are up when a call happens.
@@ -278,10 +280,15 @@ func (f fakeWire) ApplyPorts(context.Context, []linux.Guard, apply.Options) ([]s
 	return nil, f.guardErr
 }
 func (f fakeWire) AuditPorts([]linux.Guard) ([]apply.Difference, error) { return nil, nil }
-func (f fakeWire) AttachPort(int) ([]string, error)                     { return nil, nil }
-func (f fakeWire) PortAttached(int) (bool, error)                       { return true, nil }
-func (f fakeWire) Cache(bool, int) ([]string, error)                    { return nil, nil }
-func (f fakeWire) Invalidate() error                                    { return nil }
+func (f fakeWire) AttachPort(int) ([]string, error) {
+	if f.attach != nil {
+		f.attach()
+	}
+	return nil, nil
+}
+func (f fakeWire) PortAttached(int) (bool, error)    { return true, nil }
+func (f fakeWire) Cache(bool, int) ([]string, error) { return nil, nil }
+func (f fakeWire) Invalidate() error                 { return nil }
 
 func (f fakeWire) Attach(int) ([]string, error) {
 	f.note("programs")
@@ -337,6 +344,52 @@ func TestRulesComeFirstAndGoLast(t *testing.T) {
 	}
 	if diff := cmp.Diff(want, f.calls); diff != "" {
 		t.Errorf("calls (-want +got):\n%s", diff)
+	}
+}
+
+// Rules of what comes meanwhile do not wait for links, where they may come before.
+func TestRulesComeAhead(t *testing.T) {
+	_, f, p := newFake(t)
+	ports := []intent.Port{planetest.Port(2, netnstest.New(t).String()), planetest.Port(3, netnstest.New(t).String()), planetest.Port(4, netnstest.New(t).String()), planetest.Port(5, netnstest.New(t).String())}
+	with := func(ports ...intent.Port) intent.Node {
+		n := planetest.Node()
+		n.Ports = ports
+		return n
+	}
+	ahead := func(n intent.Node, want int) {
+		t.Helper()
+		before := len(f.calls)
+		_, err := p.Ahead(t.Context(), n)
+		if got := len(f.calls) - before; got != want || (err != nil) != (f.filterErr != nil) {
+			t.Errorf("%d calls, want %d: %v (%v)", got, want, f.calls[before:], err)
+		}
+	}
+	step := func(n intent.Node, o apply.Options, meanwhile func()) {
+		t.Helper()
+		f.attach = meanwhile
+		if r, err := p.Apply(t.Context(), n, o); err != nil || len(r.Failed) > 0 {
+			t.Fatal(err, r.Failed)
+		}
+		f.attach = nil
+		ahead(with(ports...), 0) // No Apply is under way.
+	}
+	ahead(with(ports...), 0)
+	step(with(ports[:1]...), apply.Options{}, func() { ahead(with(ports[:2]...), 0) })              // The rules of the first come late.
+	step(with(ports[:2]...), apply.Options{AddOnly: true}, func() { ahead(with(ports[:3]...), 0) }) // It may not know all that was there.
+	step(with(ports[1:2]...), apply.Options{}, nil)                                                 // A port goes.
+	step(with(ports[1:3]...), apply.Options{}, func() {
+		ahead(with(ports[2:]...), 0) // A port that is here is not there.
+		ahead(with(ports[1:]...), 2)
+		ahead(with(ports[1:3]...), 0) // Nor is one that came ahead.
+		f.filterErr = errors.New("refused")
+		ahead(with(ports[1:]...), 2)
+		f.filterErr = nil
+		ahead(with(ports[1:]...), 0) // It is not known what is in force.
+	})
+	f.calls = nil
+	step(with(ports[1:]...), apply.Options{}, nil)
+	if len(f.calls) == 0 || !strings.HasPrefix(f.calls[0], "filter") {
+		t.Errorf("calls %v, want the filter first: ports only join", f.calls)
 	}
 }
 

@@ -7,5 +7,8 @@
 // otherwise. Failed objects are tried again with a growing delay, foreign changes
 // at once, and everything is read back from the kernel every Resync.
 //
+// Where the plane is an apply.Ahead, the rules of what comes during a pass that takes
+// long do not wait for its end. The pass that follows asks the plane, whatever it finds.
+//
 // The loop decides nothing about the network and touches no kernel itself.
 package reconcile

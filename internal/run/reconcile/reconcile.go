@@ -14,8 +14,8 @@ import (
 	"github.com/fairlead-sdn/fairlead/internal/world"
 )
 
-// Compile turns a snapshot into this node's intent. It is called from one
-// goroutine, with snapshots whose revisions never go back.
+// Compile turns a snapshot into this node's intent. It is never called twice at once,
+// and with snapshots whose revisions never go back.
 type Compile func(*world.Snapshot) (intent.Node, []world.Problem)
 
 // Config of a Loop. World, Compile, Plane and Logger are required.
@@ -59,6 +59,10 @@ type Loop struct {
 	poke   chan struct{}
 	// turn is held by a pass, and by who must not see one under way.
 	turn chan struct{}
+	// ahead tells whether rules came ahead of the next pass, and led what that changed. Who
+	// holds the turn has them.
+	ahead bool
+	led   []string
 
 	mu      sync.Mutex
 	refresh bool
@@ -287,9 +291,12 @@ func (l *Loop) pass(ctx context.Context, asked bool) bool {
 	out.Intent, out.Problems = l.config.Compile(snap)
 	out.Compile = time.Since(start)
 	last := l.Last()
-	out.Unchanged = !asked && options == (apply.Options{}) && last.settled() && last.Intent.Equal(out.Intent)
+	out.Unchanged = !asked && !l.ahead && options == (apply.Options{}) && last.settled() && last.Intent.Equal(out.Intent)
 	if !out.Unchanged {
-		out.Report, out.Err = l.config.Plane.Apply(ctx, out.Intent, options)
+		led := l.led
+		l.ahead, l.led = false, nil
+		l.apply(ctx, &out, options)
+		out.Report.Changes = append(led, out.Report.Changes...)
 	}
 	l.log(out, last)
 
@@ -307,6 +314,59 @@ func (l *Loop) pass(ctx context.Context, asked bool) bool {
 	l.mu.Unlock()
 	l.config.Observe(out)
 	return out.Err == nil && len(out.Report.Failed) == 0
+}
+
+// aheadAfter is how long a pass takes before it is looked what has come meanwhile, and
+// then between two looks.
+const aheadAfter = 5 * time.Millisecond
+
+// apply asks the plane. What the rest of the cluster needs of this node are rules, and
+// what takes long are links: where the plane can do it, rules of what comes meanwhile come
+// ahead.
+func (l *Loop) apply(ctx context.Context, out *Outcome, o apply.Options) {
+	plane, able := l.config.Plane.(apply.Ahead)
+	if !able || o != (apply.Options{}) {
+		out.Report, out.Err = l.config.Plane.Apply(ctx, out.Intent, o)
+		return
+	}
+	under, over := context.WithCancel(ctx)
+	ended := make(chan struct{})
+	revision, was := out.Snapshot.Revision, out.Intent
+	timer := time.AfterFunc(aheadAfter, func() {
+		defer close(ended)
+		l.lookAhead(ctx, under, plane, revision, was)
+	})
+	out.Report, out.Err = l.config.Plane.Apply(ctx, out.Intent, o)
+	over()
+	if !timer.Stop() {
+		<-ended
+	}
+}
+
+// lookAhead brings in the rules of snapshots that are newer than the pass that is under way.
+// What fails, the next pass does again and tells.
+func (l *Loop) lookAhead(ctx, under context.Context, plane apply.Ahead, revision uint64, was intent.Node) {
+	for {
+		snap, changed := l.config.World.Snapshot()
+		if snap.Revision > revision && l.config.Complete(snap) {
+			revision = snap.Revision
+			if n, _ := l.config.Compile(snap); !n.Equal(was) {
+				was, l.ahead = n, true
+				changes, err := plane.Ahead(ctx, n)
+				l.led = append(l.led, changes...)
+				if err != nil {
+					l.markStale()
+				}
+			}
+		}
+		select {
+		case <-changed:
+		case <-under.Done():
+		}
+		if !sleep(under, aheadAfter) {
+			return
+		}
+	}
 }
 
 // settled reports whether the pass left nothing to be done.

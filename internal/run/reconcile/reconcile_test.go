@@ -54,7 +54,7 @@ func (p *plane) set(f func()) {
 }
 
 // loop starts a loop over an empty world; it ends with the test.
-func loop(t *testing.T, p *plane, change func(*Config)) (*Loop, *world.Store) {
+func loop(t *testing.T, p apply.Plane, change func(*Config)) (*Loop, *world.Store) {
 	t.Helper()
 	w := world.NewStore(nil)
 	c := Config{
@@ -97,6 +97,89 @@ func TestManyChangesBecomeFewPasses(t *testing.T) {
 			t.Errorf("100 changes made %d passes, want at most 3", n)
 		}
 	})
+}
+
+// leader is a plane that takes rules ahead.
+type leader struct {
+	plane
+	led      []int // MTUs
+	aheadErr error
+}
+
+func (p *leader) Ahead(_ context.Context, n intent.Node) ([]string, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.led = append(p.led, n.MTU)
+	return []string{"ahead"}, p.aheadErr
+}
+
+// Rules do not wait for a pass that takes long, and what came ahead is not taken for granted.
+func TestRulesComeAhead(t *testing.T) {
+	exists := func(s *world.Snapshot) (intent.Node, []world.Problem) {
+		if _, there := s.Nodes.Get(world.Key{Name: "a"}); there {
+			return intent.Node{MTU: 2}, nil
+		}
+		return intent.Node{MTU: 1}, nil
+	}
+	for name, c := range map[string]struct {
+		cost     time.Duration
+		change   func(*Config)
+		err      error
+		then     func(w *world.Store)
+		led      []int
+		options  []apply.Options
+		intended int
+	}{
+		"at once": {cost: time.Second, led: []int{2}, options: make([]apply.Options, 2), intended: 2},
+		"it goes again": {
+			cost: time.Second, then: func(w *world.Store) { w.Apply(world.Change{Kind: world.KindNode, Key: world.Key{Name: "a"}}) },
+			led: []int{2, 1}, options: make([]apply.Options, 2), intended: 1,
+		},
+		"it fails":     {cost: time.Second, err: errors.New("no"), led: []int{2}, options: []apply.Options{{}, {Refresh: true}}, intended: 2},
+		"short passes": {cost: aheadAfter - 1, options: make([]apply.Options, 2), intended: 2},
+		"not whole": {
+			cost: time.Second, change: func(c *Config) { c.Complete = func(s *world.Snapshot) bool { return s.Revision == 0 } },
+			options: []apply.Options{{}, {AddOnly: true}}, intended: 2,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				p := &leader{plane: plane{cost: c.cost}, aheadErr: c.err}
+				l, w := loop(t, p, func(config *Config) {
+					config.Compile = exists
+					if c.change != nil {
+						c.change(config)
+					}
+				})
+				synctest.Wait() // The first pass is under way.
+				revision := setNode(w, "a")
+				for range 2 {
+					time.Sleep(min(c.cost, aheadAfter))
+					synctest.Wait()
+					if c.then != nil {
+						c.then(w)
+					}
+				}
+				time.Sleep(3 * c.cost)
+				synctest.Wait()
+				p.mu.Lock()
+				defer p.mu.Unlock()
+				if !slices.Equal(p.led, c.led) {
+					t.Errorf("rules of %v came ahead, want %v", p.led, c.led)
+				}
+				if !slices.Equal(p.options, c.options) {
+					t.Errorf("passes with %v, want %v", p.options, c.options)
+				}
+				last := l.Last()
+				if last.Intent.MTU != c.intended || last.Snapshot.Revision < revision {
+					t.Errorf("revision %d with intent %d, want %d with %d", last.Snapshot.Revision, last.Intent.MTU, revision, c.intended)
+				}
+				if told := slices.Contains(last.Report.Changes, "ahead"); told != (len(c.led) > 0) {
+					t.Errorf("told of changes %v", last.Report.Changes)
+				}
+			})
+		})
+	}
 }
 
 // Who looks at the kernel sees what a pass has left, not what one is doing.

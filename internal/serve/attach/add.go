@@ -136,8 +136,9 @@ func (s *Service) attach(ctx context.Context, req Request, p place, t *times) (R
 	s.mu.Lock()
 	s.held[r.ID] = r
 	s.mu.Unlock()
+	among := false
 	if err = s.cfg.Step(StepRecorded); err == nil {
-		err = s.realise(ctx, r, t)
+		among, err = s.realise(ctx, r, t)
 	}
 	if err == nil {
 		err = s.cfg.Step(StepApplied)
@@ -147,7 +148,9 @@ func (s *Service) attach(ctx context.Context, req Request, p place, t *times) (R
 		_ = s.detach(r, "ADD failed")
 		return Result{}, failf(TryAgain, cause(ctx, err), "add %s for %s: the data plane cannot apply it", id, describe(req))
 	}
-	s.awaitPublished(ctx, r)
+	if among {
+		s.awaitPublished(ctx, r)
+	}
 	t.end("published")
 	s.cfg.Log.Info("attached", "attachment", r.ID, "pod", describe(req), "addresses", r.Addresses, "subnet", r.Subnet, "duration", t.last.Sub(t.start), slog.Group("steps", t.steps...))
 	return s.result(r), nil
@@ -159,21 +162,24 @@ func (s *Service) attach(ctx context.Context, req Request, p place, t *times) (R
 // gathers for the next pass. By then their addresses are published.
 const mostAtOnce = 8
 
-// realise puts a recorded attachment into the world and waits for the plane.
-func (s *Service) realise(ctx context.Context, r *record, t *times) error {
+// realise puts a recorded attachment into the world and waits for the plane. It reports
+// whether others were there when it began or ended.
+func (s *Service) realise(ctx context.Context, r *record, t *times) (among bool, err error) {
 	defer t.end("applied")
 	select {
 	case s.turns <- struct{}{}:
 		defer func() { <-s.turns }()
 	case <-ctx.Done():
-		return ctx.Err()
+		return false, ctx.Err()
 	}
 	t.end("queued")
+	among = len(s.turns) > 1
 	revision := s.cfg.World.Apply(put(r)).Revision
 	if err := s.cfg.Step(StepPublished); err != nil {
-		return err
+		return among, err
 	}
-	return s.cfg.Applied.Wait(ctx, revision, portRef(r))
+	err = s.cfg.Applied.Wait(ctx, revision, portRef(r))
+	return among || len(s.turns) > 1, err
 }
 
 // publishWait bounds how long a pod's start waits until others can know its addresses.
@@ -181,13 +187,10 @@ const publishWait = 100 * time.Millisecond
 
 // awaitPublished waits until other nodes can know the pod, whose policies name it by its
 // addresses: they drop what it sends before. Publishing began before the plane was asked and
-// mostly is over by now; in a burst it falls behind. Whoever comes alone does not wait, as it
-// takes longer to start than others to know. Nor does the datastore decide about a pod's start:
-// who waits too long starts all the same.
+// mostly is over by now; in a burst it falls behind, for the last of it too. Whoever comes
+// alone does not wait, as it takes longer to start than others to know. Nor does the datastore
+// decide about a pod's start: who waits too long starts all the same.
 func (s *Service) awaitPublished(ctx context.Context, r *record) {
-	if len(s.turns) == 0 {
-		return
-	}
 	ctx, cancel := context.WithTimeout(ctx, publishWait)
 	defer cancel()
 	s.cfg.Published(ctx, r.lease())

@@ -82,16 +82,24 @@ func TestAddLogsItsSteps(t *testing.T) {
 // While others come the answer waits until other nodes can know the pod, but not too long.
 func TestAddWaitsForPublication(t *testing.T) {
 	for name, c := range map[string]struct {
-		alone       bool
+		alone, last bool
 		takes, want time.Duration
 	}{
-		"soon":  {false, 30 * time.Millisecond, 30 * time.Millisecond},
-		"never": {false, time.Hour, publishWait},
-		"alone": {true, time.Hour, 0},
+		"soon":  {takes: 30 * time.Millisecond, want: 30 * time.Millisecond},
+		"never": {takes: time.Hour, want: publishWait},
+		"last":  {last: true, takes: 30 * time.Millisecond, want: 30 * time.Millisecond},
+		"alone": {alone: true, takes: time.Hour},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				n := start(t, options{pods: 1, edit: func(cfg *Config) {
+				var n *node
+				n = start(t, options{pods: 1, edit: func(cfg *Config) {
+					cfg.Step = func(step string) error {
+						if c.last && step == StepPublished {
+							<-n.turns // the others are done before this one
+						}
+						return nil
+					}
 					cfg.Published = func(ctx context.Context, l Lease) {
 						if len(l.Addresses) != 2 || l.Owner != requestFor(0).Pod {
 							t.Errorf("waits for %v", l)
