@@ -56,11 +56,7 @@ func remove(ctx context.Context, c config.Agent, log *slog.Logger) (err error) {
 	if c.Plane != config.PlaneOVS {
 		return linuxplane.Uninstall(ctx, linuxOptions(c, ns, log))
 	}
-	p, err := ovsplane.Open(ctx, ovsOptions(c, ns, log))
-	if err != nil {
-		return err
-	}
-	return errors.Join(p.Uninstall(ctx), p.Close())
+	return ovsplane.Uninstall(ctx, ovsOptions(c, ns, log))
 }
 
 func savedSysctls(c config.Agent) string { return filepath.Join(c.RunDir, "sysctls.json") }

@@ -451,3 +451,21 @@ func TestPrepared(t *testing.T) {
 		t.Errorf("a port that was deleted is told by %v", err)
 	}
 }
+
+// Many commands over one connection: more than are on their way at once, and which of them
+// were refused.
+func TestControlEach(t *testing.T) {
+	o := ovstest.Start(t, netnstest.New(t))
+	control := openflowconn.Control{Run: o.Host.Run}
+	refused, err := control.Each(t.Context(), "ovs-vswitchd", "version", make([][]string, 333))
+	if err != nil || len(refused) > 0 {
+		t.Errorf("refused: %v, %v", refused, err)
+	}
+	refused, err = control.Each(t.Context(), "ovs-vswitchd", "tnl/neigh/show", [][]string{{}, {"one", "too", "many"}, {}})
+	if err != nil || len(refused) != 1 || refused[1] == nil {
+		t.Errorf("refused: %v, %v; want the second", refused, err)
+	}
+	if _, err := control.Each(t.Context(), "ovs-nothing", "version", make([][]string, 1)); err == nil {
+		t.Error("a daemon that is not there does what it is told")
+	}
+}

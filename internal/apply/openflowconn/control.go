@@ -38,56 +38,108 @@ func (c Control) Call(ctx context.Context, daemon, command string, args ...strin
 	return out, nil
 }
 
-func (c Control) call(ctx context.Context, daemon, command string, args []string) (string, error) {
+func (c Control) call(ctx context.Context, daemon, command string, args []string) (text string, err error) {
+	err = c.converse(ctx, daemon, func(conn net.Conn, replies *jsonrpc.Reader) error {
+		if err := ask(conn, 0, command, args); err != nil {
+			return err
+		}
+		var refused error
+		if text, refused, err = answer(replies); err != nil {
+			return err
+		}
+		return refused
+	})
+	return text, err
+}
+
+// window is how many commands Each sends before it reads what becomes of them: few enough
+// for both sides' buffers. A daemon does up to ten in one turn of its main loop.
+const window = 50
+
+// Each runs a command with each of several lists of arguments, over one connection: a
+// daemon that is busy takes long to get round to a connection. It returns why commands were
+// refused, by their places; an error is that not all of them were run.
+func (c Control) Each(ctx context.Context, daemon, command string, args [][]string) (refused map[int]error, err error) {
+	refused = map[int]error{}
+	err = c.converse(ctx, daemon, func(conn net.Conn, replies *jsonrpc.Reader) error {
+		for at := 0; at < len(args); at += window {
+			end := min(at+window, len(args))
+			for i := at; i < end; i++ {
+				if err := ask(conn, uint64(i), command, args[i]); err != nil {
+					return err
+				}
+			}
+			for i := at; i < end; i++ {
+				_, no, err := answer(replies)
+				if err != nil {
+					return err
+				}
+				if no != nil {
+					refused[i] = no
+				}
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		err = fmt.Errorf("%s of %s, %d times: %w", command, daemon, len(args), err)
+	}
+	return refused, err
+}
+
+// converse calls talk with a connection to a daemon.
+func (c Control) converse(ctx context.Context, daemon string, talk func(net.Conn, *jsonrpc.Reader) error) error {
 	socket, err := c.socket(daemon)
 	if err != nil {
-		return "", err
-	}
-	params := make([]any, len(args))
-	for i, a := range args {
-		params[i] = a
-	}
-	request, err := jsonrpc.Request(0, command, params...)
-	if err != nil {
-		return "", err
+		return err
 	}
 	var d net.Dialer
 	conn, err := d.DialContext(ctx, "unix", socket)
 	if err != nil {
-		return "", err
+		return err
 	}
 	defer conn.Close()
 	// A frozen daemon takes the connection and says nothing: the end of ctx ends it.
 	defer context.AfterFunc(ctx, func() { conn.Close() })()
-	reply, err := roundTrip(conn, request)
+	err = talk(conn, jsonrpc.NewReader(conn, maxReply))
 	if err != nil && ctx.Err() != nil {
-		return "", ctx.Err()
+		return ctx.Err()
 	}
+	return err
+}
+
+func ask(conn net.Conn, id uint64, command string, args []string) error {
+	params := make([]any, len(args))
+	for i, a := range args {
+		params[i] = a
+	}
+	request, err := jsonrpc.Request(id, command, params...)
+	if err == nil {
+		_, err = conn.Write(request)
+	}
+	return err
+}
+
+// answer reads what a command printed, or why it was refused.
+func answer(replies *jsonrpc.Reader) (text string, refused, err error) {
+	frame, err := replies.Next()
 	if err != nil {
-		return "", err
+		return "", nil, err
 	}
-	var text string
+	reply, err := jsonrpc.Decode(frame)
+	if err != nil {
+		return "", nil, err
+	}
 	if !jsonrpc.Null(reply.Error) {
 		if json.Unmarshal(reply.Error, &text) != nil {
 			text = string(reply.Error)
 		}
-		return "", fmt.Errorf("it says: %s", strings.TrimSpace(text))
+		return "", fmt.Errorf("it says: %s", strings.TrimSpace(text)), nil
 	}
 	if err := json.Unmarshal(reply.Result, &text); err != nil {
-		return "", fmt.Errorf("read its answer: %w", err)
+		return "", nil, fmt.Errorf("read its answer: %w", err)
 	}
-	return text, nil
-}
-
-func roundTrip(conn net.Conn, request []byte) (jsonrpc.Message, error) {
-	if _, err := conn.Write(request); err != nil {
-		return jsonrpc.Message{}, err
-	}
-	frame, err := jsonrpc.NewReader(conn, maxReply).Next()
-	if err != nil {
-		return jsonrpc.Message{}, err
-	}
-	return jsonrpc.Decode(frame)
+	return text, nil, nil
 }
 
 // socket finds a daemon's control socket, which is named after its process.

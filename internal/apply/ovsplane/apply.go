@@ -164,6 +164,10 @@ func (a *application) run(ctx context.Context, desired intent.Node) error {
 	if err != nil {
 		err = fmt.Errorf("commit links and routes: %w", err)
 	}
+	if fresh := a.host.fresh; len(fresh) > 0 {
+		a.links.AwaitLocal(ctx, claims.OVSHostPort, fresh)
+		a.host.fresh = nil
+	}
 	return errors.Join(hold, err)
 }
 

@@ -197,9 +197,9 @@ func stageOf(table uint8) string {
 		return apply.StagePath
 	case ovs.TableTenants:
 		return apply.StageTenant
-	case ovs.TableEgressPeer, ovs.TableEgress, ovs.TableEgressPorts:
+	case ovs.TableEgressPeer, ovs.TableEgress, ovs.TableEgressTransport, ovs.TableEgressPorts:
 		return apply.StageEgress
-	case ovs.TableIngressPeer, ovs.TableIngress, ovs.TableIngressPorts:
+	case ovs.TableIngressPeer, ovs.TableIngress, ovs.TableIngressTransport, ovs.TableIngressPorts:
 		return apply.StageIngress
 	case ovs.TableDeliver, ovs.TableGateway, ovs.TableAdvert:
 		return apply.StageDelivery

@@ -184,6 +184,9 @@ func TestAway(t *testing.T) {
 				t.Fatalf("nobody tells that %s", fault.told)
 			}
 			if strings.HasPrefix(f.What, fault.told) {
+				if want := "found: " + f.What; f.Text() != want {
+					t.Errorf("%s, want %s: nobody is known to have changed anything", f.Text(), want)
+				}
 				break
 			}
 		}

@@ -66,6 +66,7 @@ func (a *application) read(ctx context.Context, st openflowconn.State) (installe
 		}
 	}
 	f.connection, f.touched = st.Connection, st.Touched
+	a.seen.Store(st.Connection)
 	return installed, nil
 }
 

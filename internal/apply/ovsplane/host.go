@@ -30,6 +30,8 @@ type host struct {
 	socket int
 	// seen are the names of links that there were.
 	seen map[string]bool
+	// fresh are the IPv6 addresses that were set and may not receive yet.
+	fresh []netip.Addr
 }
 
 func openHost(ns *netns.NS) (*host, error) {
@@ -90,6 +92,8 @@ func underlayLink(underlay []netip.Prefix) hostLink {
 type task struct {
 	diff apply.Difference
 	do   func() error
+	// addr is the address that it sets, if it does.
+	addr netip.Addr
 }
 
 func (t task) text() string {
@@ -113,7 +117,7 @@ const (
 func (h *host) plan(want hostLink) ([]task, error) {
 	link, err := h.h.LinkByName(want.name)
 	if errors.As(err, &netlink.LinkNotFoundError{}) {
-		return []task{{apply.Difference{Subsystem: "link", Object: want.name, Problem: missing}, func() error {
+		return []task{{diff: apply.Difference{Subsystem: "link", Object: want.name, Problem: missing}, do: func() error {
 			return fmt.Errorf("there is no link %s: Open vSwitch has not made it", want.name)
 		}}}, nil
 	}
@@ -126,7 +130,7 @@ func (h *host) plan(want hostLink) ([]task, error) {
 	}
 	attrs := link.Attrs()
 	correct := func(wants, got string, do func() error) {
-		tasks = append(tasks, task{apply.Difference{Subsystem: "link", Object: want.name, Problem: differs, Want: wants, Got: got}, do})
+		tasks = append(tasks, task{diff: apply.Difference{Subsystem: "link", Object: want.name, Problem: differs, Want: wants, Got: got}, do: do})
 	}
 	if !want.mac.IsZero() && packet.MAC(mac6(attrs.HardwareAddr)) != want.mac {
 		correct("mac "+want.mac.String(), "mac "+attrs.HardwareAddr.String(), func() error { return h.h.LinkSetHardwareAddr(link, want.mac[:]) })
@@ -167,7 +171,7 @@ func (h *host) planAddresses(link netlink.Link, want hostLink) (tasks []task, er
 			delete(got, p)
 			continue
 		}
-		tasks = append(tasks, task{apply.Difference{Subsystem: "address", Object: p.String() + " dev " + want.name, Problem: missing}, func() error {
+		tasks = append(tasks, task{addr: p.Addr(), diff: apply.Difference{Subsystem: "address", Object: p.String() + " dev " + want.name, Problem: missing}, do: func() error {
 			return h.h.AddrAdd(link, &netlink.Addr{
 				IPNet: &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())},
 				Flags: unix.IFA_F_NODAD | unix.IFA_F_NOPREFIXROUTE,
@@ -175,7 +179,7 @@ func (h *host) planAddresses(link netlink.Link, want hostLink) (tasks []task, er
 		}})
 	}
 	for p, a := range got {
-		tasks = append(tasks, task{apply.Difference{Subsystem: "address", Object: p.String() + " dev " + want.name, Problem: unexpected}, func() error {
+		tasks = append(tasks, task{diff: apply.Difference{Subsystem: "address", Object: p.String() + " dev " + want.name, Problem: unexpected}, do: func() error {
 			return h.h.AddrDel(link, &a)
 		}})
 	}
@@ -198,7 +202,7 @@ func (h *host) planNeighbours(link netlink.Link, want hostLink) (tasks []task, e
 		if permanent[n.Addr] == n.MAC {
 			continue
 		}
-		tasks = append(tasks, task{apply.Difference{Subsystem: "neighbour", Object: n.Addr.String() + " dev " + want.name, Problem: missing, Want: n.MAC.String()}, func() error {
+		tasks = append(tasks, task{diff: apply.Difference{Subsystem: "neighbour", Object: n.Addr.String() + " dev " + want.name, Problem: missing, Want: n.MAC.String()}, do: func() error {
 			return h.h.NeighSet(&netlink.Neigh{
 				LinkIndex: link.Attrs().Index, IP: n.Addr.AsSlice(), HardwareAddr: n.MAC[:], State: unix.NUD_PERMANENT,
 			})
@@ -220,7 +224,7 @@ func (h *host) planSysctls(want hostLink) (tasks []task, err error) {
 				return fmt.Errorf("read sysctl %s: %w", s.Key, err)
 			}
 			if text := strings.TrimSpace(string(got)); text != s.Value {
-				tasks = append(tasks, task{apply.Difference{Subsystem: "sysctl", Object: s.Key, Problem: differs, Want: s.Value, Got: text}, func() error {
+				tasks = append(tasks, task{diff: apply.Difference{Subsystem: "sysctl", Object: s.Key, Problem: differs, Want: s.Value, Got: text}, do: func() error {
 					return h.ns.Do(func() error { return os.WriteFile(path, []byte(s.Value), 0o644) })
 				}})
 			}
@@ -259,6 +263,9 @@ func (h *host) set(want hostLink, addOnly bool) (changes []string, err error) {
 			}
 			changes = append(changes, t.text())
 			removed = removed || t.diff.Problem == unexpected
+			if t.addr.Is6() {
+				h.fresh = append(h.fresh, t.addr)
+			}
 		}
 	}
 	return changes, nil

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/fairlead-sdn/fairlead/internal/apply"
@@ -68,8 +69,12 @@ type Plane struct {
 	now      func() time.Time
 	log      *slog.Logger
 
+	// alive ends with stop, and with it what runs.
+	alive   context.Context
 	stop    context.CancelFunc
 	running sync.WaitGroup
+	// seen is the connection to the bridge that an Apply has read the flows of.
+	seen atomic.Uint64
 	// applied wakes Watch: what is desired, or known of the switch, is new.
 	applied chan struct{}
 
@@ -102,7 +107,16 @@ var ErrClosed = errors.New("the ovs plane is closed")
 
 // Open connects to the kernel, and begins to connect to Open vSwitch, which may be away. It
 // claims the nftables table; traffic is not touched before the first Apply.
-func Open(ctx context.Context, o Options) (_ *Plane, err error) {
+func Open(ctx context.Context, o Options) (*Plane, error) {
+	p, err := open(ctx, o)
+	if err == nil {
+		p.followBridges()
+	}
+	return p, err
+}
+
+// open is Open without the bridges.
+func open(ctx context.Context, o Options) (_ *Plane, err error) {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
@@ -149,7 +163,7 @@ func Open(ctx context.Context, o Options) (_ *Plane, err error) {
 	return p, nil
 }
 
-// connect starts what keeps the connections to Open vSwitch.
+// connect prepares the connections to Open vSwitch, and keeps that to the database.
 func (p *Plane) connect(o Options) {
 	p.db = switchdb.New(switchdb.Config{
 		Socket: o.RunDir + "/db.sock", Mark: switchdb.Mark{Key: claims.OVSIDKey, Value: claims.OVSIDValue}, Logger: o.Log,
@@ -168,12 +182,16 @@ func (p *Plane) connect(o Options) {
 	bridge.Socket, bridge.Logger = o.RunDir+"/"+claims.OVSUnderlayBridge+".mgmt", nil
 	p.underlay = openflowconn.New(bridge)
 	ctx, stop := context.WithCancel(context.Background())
-	p.stop = stop
-	// They end with ctx, without an error.
+	p.alive, p.stop = ctx, stop
+	// It ends with ctx, without an error.
 	p.running.Go(func() { _ = p.db.Run(ctx) })
-	p.running.Go(func() { _ = p.conn.Run(ctx) })
+}
+
+// followBridges keeps the connections to our bridges.
+func (p *Plane) followBridges() {
+	p.running.Go(func() { _ = p.conn.Run(p.alive) })
 	if p.datapath.kind == ovs.Netdev {
-		p.running.Go(func() { _ = p.underlay.Run(ctx) })
+		p.running.Go(func() { _ = p.underlay.Run(p.alive) })
 	}
 }
 
@@ -191,15 +209,17 @@ func (p *Plane) Close() error {
 }
 
 // Uninstall removes everything that is ours from the node: our bridges with their flows,
-// links and with them the pods' network, routes, the table, and sets sysctls back. The
-// Plane can only be closed afterwards.
-func (p *Plane) Uninstall(ctx context.Context) error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.closed {
-		return ErrClosed
+// links and with them the pods' network, routes, the table, and sets sysctls back. No Plane
+// may be open.
+func Uninstall(ctx context.Context, o Options) error {
+	p, err := open(ctx, o)
+	if err != nil {
+		return err
 	}
-	p.last, p.bridges = nil, nil
+	return errors.Join(p.uninstall(ctx), p.Close())
+}
+
+func (p *Plane) uninstall(ctx context.Context) error {
 	waiting, cancel := context.WithTimeout(ctx, p.patience)
 	defer cancel()
 	_, err := p.db.Apply(waiting, nil, switchdb.Options{})

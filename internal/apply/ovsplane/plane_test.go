@@ -1,7 +1,10 @@
 package ovsplane
 
 import (
+	"bytes"
+	"errors"
 	"io"
+	"log/slog"
 	"net"
 	"net/netip"
 	"slices"
@@ -16,6 +19,7 @@ import (
 	"github.com/fairlead-sdn/fairlead/internal/apply/netns"
 	"github.com/fairlead-sdn/fairlead/internal/apply/netns/netnstest"
 	"github.com/fairlead-sdn/fairlead/internal/apply/planetest"
+	"github.com/fairlead-sdn/fairlead/internal/claims"
 	"github.com/fairlead-sdn/fairlead/internal/intent"
 	"github.com/fairlead-sdn/fairlead/internal/packet"
 	"github.com/fairlead-sdn/fairlead/lab/ovshost/ovstest"
@@ -299,8 +303,17 @@ func TestUninstallLeavesNothing(t *testing.T) {
 	n.ovs.Run("ovs-vsctl", "add-br", foreign, "--", "set", "bridge", foreign, "datapath_type=netdev")
 	p := n.open(t)
 	applied(t, p, n.intentOf(t, 1), apply.Options{})
-	if err := p.Uninstall(t.Context()); err != nil {
+	if err := p.Close(); err != nil {
 		t.Fatal(err)
+	}
+	var log bytes.Buffer
+	if err := Uninstall(t.Context(), Options{
+		NS: n.ns, RunDir: n.ovs.Host.Run, SavedSysctls: n.dir + "/sysctls.json", Patience: soon, Log: slog.New(slog.NewTextHandler(&log, nil)),
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if strings.Contains(log.String(), "WARN") {
+		t.Errorf("what is meant to go is complained of: %s", &log)
 	}
 	if got := strings.TrimSpace(n.ovs.Run("ovs-vsctl", "list-br")); got != foreign {
 		t.Errorf("bridges after Uninstall: %s, want %s", got, foreign)
@@ -317,7 +330,44 @@ func TestUninstallLeavesNothing(t *testing.T) {
 	if want := []string{foreign, "lo", "nic", "ovs-netdev"}; !slices.Equal(names, want) {
 		t.Errorf("links after Uninstall: %v, want %v", names, want)
 	}
-	if err := p.Close(); err != nil {
+}
+
+// The node's own IPv6 addresses can be reached at once, though others change links all the
+// time, for which the kernel's worker that makes their local routes waits.
+func TestOwnAddressesReceiveAtOnce(t *testing.T) {
+	n := newNode(t)
+	p := n.open(t)
+	t.Cleanup(func() { _ = p.Close() })
+	desired := n.intentOf(t, 0)
+	applied(t, p, desired, apply.Options{})
+	link, err := n.out.LinkByName(claims.OVSHostPort)
+	if err != nil {
 		t.Fatal(err)
+	}
+	other, ended := handle(t, netnstest.New(t)), make(chan struct{})
+	go func() {
+		defer close(ended)
+		for t.Context().Err() == nil {
+			busy := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "busy"}, PeerName: "idle"}
+			if err := errors.Join(other.LinkAdd(busy), other.LinkDel(busy)); err != nil {
+				t.Error(err)
+				return
+			}
+		}
+	}()
+	t.Cleanup(func() { <-ended }) // the context ends before
+	for range 20 {
+		for _, a := range desired.Tunnels {
+			if a.Addr.Is4() {
+				continue
+			}
+			if err := n.out.AddrDel(link, &netlink.Addr{IPNet: &net.IPNet{IP: a.Addr.AsSlice(), Mask: net.CIDRMask(128, 128)}}); err != nil {
+				t.Fatal(err)
+			}
+			applied(t, p, desired, apply.Options{})
+			if got, err := n.out.RouteGet(a.Addr.AsSlice()); err != nil || got[0].Type != unix.RTN_LOCAL {
+				t.Errorf("the route to %s is %v (%v), want a local one", a.Addr, got, err)
+			}
+		}
 	}
 }

@@ -392,34 +392,39 @@ func (a *application) forgetAll(ctx context.Context, gone func(connection) bool)
 	if err != nil {
 		return err
 	}
-	var errs []error
-	forgotten := 0
+	all = slices.DeleteFunc(all, func(c connection) bool { return !gone(c) })
+	if len(all) == 0 {
+		return nil
+	}
 	for _, c := range all {
-		if gone(c) {
-			errs = append(errs, a.forget(ctx, c))
-			delete(a.tracks.cut, c.tuple())
-			forgotten++
-		}
+		delete(a.tracks.cut, c.tuple())
 	}
-	if forgotten > 0 {
-		a.say("forget %d flows of addresses that pods gave up, or that new pods get", forgotten)
-	}
-	return errors.Join(errs...)
+	a.say("forget %d flows of addresses that pods gave up, or that new pods get", len(all))
+	return a.forget(ctx, all)
 }
 
-// forget deletes an entry; one that has ended meanwhile is no error.
-func (a *application) forget(ctx context.Context, c connection) error {
-	args := []string{fmt.Sprintf("zone=%d", c.zone), c.text()}
-	_, err := a.control.Call(ctx, "ovs-vswitchd", "dpctl/flush-conntrack", args...)
-	if err == nil || strings.Contains(err.Error(), "No such file") {
-		return nil
+// forget deletes entries; one that has ended meanwhile is no error.
+func (a *application) forget(ctx context.Context, gone []connection) error {
+	args := make([][]string, len(gone))
+	for i, c := range gone {
+		args[i] = []string{fmt.Sprintf("zone=%d", c.zone), c.text()}
 	}
-	// Without a name it takes the only datapath; with one, some versions take it for a tuple.
-	_, named := a.control.Call(ctx, "ovs-vswitchd", "dpctl/flush-conntrack", append([]string{a.datapath.name()}, args...)...)
-	if named == nil || strings.Contains(named.Error(), "No such file") {
-		return nil
+	refused, err := a.control.Each(ctx, "ovs-vswitchd", "dpctl/flush-conntrack", args)
+	if err != nil {
+		return err
 	}
-	return err
+	var errs []error
+	for i, why := range refused {
+		if strings.Contains(why.Error(), "No such file") {
+			continue
+		}
+		// Without a name it takes the only datapath; with one, some versions take it for a tuple.
+		_, named := a.control.Call(ctx, "ovs-vswitchd", "dpctl/flush-conntrack", append([]string{a.datapath.name()}, args[i]...)...)
+		if named != nil && !strings.Contains(named.Error(), "No such file") {
+			errs = append(errs, why)
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // mostFlows bounds the flows that a Report names one by one.

@@ -46,8 +46,11 @@ func (p *Plane) Watch(ctx context.Context, changed func(apply.Foreign)) error {
 	return errors.Join(errs...)
 }
 
-func foreign(format string, args ...any) apply.Foreign {
-	return apply.Foreign{Time: time.Now(), Subsystem: "ovs", What: fmt.Sprintf(format, args...)}
+// foreign is a change of which it is not known whose it is. While Open vSwitch is away, or
+// was and no Apply has seen to that, what is missing went with it.
+func (p *Plane) foreign(what string) apply.Foreign {
+	s, _ := p.conn.State()
+	return apply.Foreign{Time: time.Now(), Subsystem: "ovs", What: what, Found: !s.Connected || s.Connection != p.seen.Load() || !p.db.Status().Connected}
 }
 
 // watchDatabase tells when the database is not as we left it, or is away.
@@ -56,9 +59,9 @@ func (p *Plane) watchDatabase(ctx context.Context, changed func(apply.Foreign)) 
 		next, s := p.db.Changed(), p.db.Status()
 		switch what := p.databaseDiffers(ctx); {
 		case what != "":
-			changed(foreign("%s", what))
+			changed(p.foreign(what))
 		case there && !s.Connected && p.inUse():
-			changed(foreign("the database of Open vSwitch is away: %v", s.Err))
+			changed(p.foreign(fmt.Sprintf("the database of Open vSwitch is away: %v", s.Err)))
 		}
 		there = s.Connected
 		select {
@@ -104,9 +107,9 @@ func (p *Plane) watchBridge(ctx context.Context, changed func(apply.Foreign)) er
 		s, next := p.conn.State()
 		switch what := p.bridgeDiffers(); {
 		case what != "":
-			changed(foreign("%s", what))
+			changed(p.foreign(what))
 		case there && !s.Connected && p.inUse():
-			changed(foreign("the bridge %s is away: %v", claims.OVSBridge, s.Err))
+			changed(p.foreign(fmt.Sprintf("the bridge %s is away: %v", claims.OVSBridge, s.Err)))
 		}
 		there = s.Connected
 		select {
@@ -123,7 +126,7 @@ func (p *Plane) watchUnderlay(ctx context.Context, changed func(apply.Foreign)) 
 	for {
 		_, next := p.underlay.State()
 		if what := p.underlayDiffers(); what != "" {
-			changed(foreign("%s", what))
+			changed(p.foreign(what))
 		}
 		select {
 		case <-next:
@@ -202,7 +205,7 @@ func (p *Plane) listen(ctx context.Context, changed func(apply.Foreign)) (lost, 
 	for news := true; ; {
 		if news {
 			if what := p.hostDiffers(); what != "" {
-				changed(foreign("%s", what))
+				changed(p.foreign(what))
 			}
 		}
 		select {

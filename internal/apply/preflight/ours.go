@@ -36,11 +36,18 @@ func Ours(bpfDir string) ([]string, error) {
 		return nil, fmt.Errorf("list the routes: %w", err)
 	}
 	for _, r := range routes {
-		if r.Type == unix.RTN_BLACKHOLE {
+		if r.Type != unix.RTN_UNICAST {
 			out = append(out, fmt.Sprintf("route %s to nowhere", r.Dst))
 			continue
 		}
-		out = append(out, fmt.Sprintf("route %s by %s", r.Dst, linkName(r.LinkIndex)))
+		by := []string{linkName(r.LinkIndex)}
+		if len(r.MultiPath) > 0 {
+			by = nil
+			for _, hop := range r.MultiPath {
+				by = append(by, linkName(hop.LinkIndex))
+			}
+		}
+		out = append(out, fmt.Sprintf("route %s by %s", r.Dst, strings.Join(by, " and ")))
 	}
 	c, err := nftables.New()
 	if err != nil {

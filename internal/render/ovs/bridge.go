@@ -1,9 +1,13 @@
 package ovs
 
 import (
+	"fmt"
+	"slices"
+
 	"github.com/fairlead-sdn/fairlead/internal/claims"
 	"github.com/fairlead-sdn/fairlead/internal/intent"
 	of "github.com/fairlead-sdn/fairlead/internal/openflow"
+	"github.com/fairlead-sdn/fairlead/internal/packet"
 )
 
 // The kinds of datapath.
@@ -13,6 +17,43 @@ const (
 	// Netdev is the one in userspace, for kernels without the module.
 	Netdev = "netdev"
 )
+
+// Beginning is the first packet of a flow, as far as datapaths differ about it.
+type Beginning struct {
+	Is4      bool
+	Protocol packet.Protocol
+	// TCPFlags are those of TCP (RFC 9293 §3.1).
+	TCPFlags uint8
+	// Fragments are the lengths of the IP packets in bytes that it comes in, but the last;
+	// none: it is whole.
+	Fragments []int
+}
+
+// Refuses says why a kind of datapath begins no flow with a packet that policy allows and
+// that the linux plane lets through; "" if it does. Such a packet is dropped. The names are
+// those of Open vSwitch's source.
+func Refuses(datapath string, b Beginning) string {
+	if datapath != Netdev {
+		return ""
+	}
+	least := 1280 // IPF_V6_FRAG_SIZE_MIN_DEF in lib/ipf.c
+	if b.Is4 {
+		least = 1200 // IPF_V4_FRAG_SIZE_MIN_DEF
+	}
+	if slices.ContainsFunc(b.Fragments, func(n int) bool { return n < least }) {
+		return fmt.Sprintf("fragments of less than %d bytes are invalid to connection tracking in userspace", least)
+	}
+	const psh, ack, urg = 0x08, 0x10, 0x20
+	switch {
+	case b.Protocol != packet.TCP:
+		return ""
+	case len(b.Fragments) > 0:
+		return "in userspace no flow sees the TCP flags of a fragment"
+	case b.TCPFlags&ack == 0 && b.TCPFlags&(psh|urg) != 0: // tcp_invalid_flags in lib/conntrack-tcp.c
+		return "PSH and URG without ACK are invalid to connection tracking in userspace"
+	}
+	return ""
+}
 
 // Switch says what of the bridges does not come from the intent.
 type Switch struct {

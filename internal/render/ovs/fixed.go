@@ -5,6 +5,7 @@ import (
 
 	"github.com/fairlead-sdn/fairlead/internal/claims"
 	of "github.com/fairlead-sdn/fairlead/internal/openflow"
+	"github.com/fairlead-sdn/fairlead/internal/packet"
 )
 
 // Comments of drops that are about flows; those of the linux plane say the same.
@@ -17,6 +18,8 @@ const (
 	MiddleOfTCP = "TCP flow without its beginning"
 	// NoFlow is said of what connection tracking cannot make out.
 	NoFlow = "part of no flow"
+	// Leftover is said of a fragment whose others did not come in time.
+	Leftover = "fragment whose packet never got whole"
 )
 
 // Comments of drops of what arrives through the tunnel, see docs/wire.md; those of the
@@ -164,28 +167,40 @@ func (r *renderer) flows(w *writer) {
 		w.add(TableTrack, 10, "look the flow up", when(f.ip), lookUp())
 	}
 	w.add(TableTrack, 0, "neither IPv4 nor IPv6", nil)
+	w.add(TableFlows, 100, Leftover, when(untracked))
 	w.add(TableFlows, 60, FlowCut, when(of.Masked(of.CTMark, uint64(claims.CTCut), uint64(claims.CTCut))))
-	w.add(TableFlows, 55, "the node itself is not asked", when(ctState(of.CTTracked|of.CTInvalid, 0), is(Source, Node)), load(Judged, 1), to(TableRoute))
+	// The flows that cut others know these by their ports, which later fragments have none of:
+	// they come no further than here without the first.
+	for _, f := range families {
+		w.add(TableFlows, 55, "the node itself is not asked", when(f.ip, of.Masked(of.IPFrag, 0, of.FragAny|of.FragLater), ctState(of.CTTracked|of.CTInvalid, 0), is(Source, Node)), load(Judged, 1), to(TableRoute))
+		w.add(TableFlows, 58, "fragment: waits for the others", when(f.ip, anyFragment, ctState(of.CTTracked, of.CTInvalid), is(Gathered, 0)), load(Gathered, 1), lookUp())
+	}
 	w.add(TableFlows, 50, NoFlow, when(ctState(of.CTTracked|of.CTInvalid, 0)))
 	w.add(TableFlows, 30, "flow that was judged", when(judgedFlow()), load(Judged, 1), to(TableRoute))
 	w.add(TableFlows, 25, AnswerUnjudged, when(ctState(of.CTTracked|of.CTReply, 0)))
+	w.add(TableFlows, 25, "ICMP error about a flow that was not judged", when(ctState(of.CTTracked|of.CTRelated, 0)))
+	w.add(TableFlows, 0, "new flow", nil, to(TableServices))
+	w.add(TableErrors, 0, "ICMP error about a flow that is not the pod's", nil)
+	w.add(TableServices, 0, "not to a Service", nil, to(TableRoute))
+	// In fragments, which do not show the type of ICMP.
+	w.add(TableFlows, 52, "ICMP error of a pod", when(ctState(of.CTTracked|of.CTRelated, 0), is(Source, Pod)), to(TableErrors))
 	for _, f := range families {
 		// Before NoFlow, which an error about no flow at all would be.
 		for _, typ := range f.errors {
 			w.add(TableFlows, 52, "ICMP error of a pod", when(is(Source, Pod), f.ip, f.icmp, of.Eq(f.icmpType, typ)), to(TableErrors))
 		}
-		if r.options.Adopting {
-			continue
-		}
+	}
+	if r.options.Adopting {
+		return
+	}
+	for _, f := range families {
+		w.add(TableFlows, 22, MiddleOfTCP+", or whose beginning is in fragments", when(f.ip, anyFragment, ctState(of.CTTracked|of.CTNew, 0), of.Eq(of.CTNwProto, of.ProtoTCP)))
 		const flags = of.TCPSyn | of.TCPAck | of.TCPRst | of.TCPFin
 		tcp := []of.Term{f.ip, of.Eq(of.IPProto, of.ProtoTCP), ctState(of.CTTracked|of.CTNew, 0)}
 		w.add(TableFlows, 20, "beginning of a TCP flow", when(append(tcp, of.Masked(of.TCPFlags, of.TCPSyn, flags))...), to(TableServices))
 		w.add(TableFlows, 15, "the node itself is not asked", when(append(tcp, is(Source, Node))...), to(TableServices))
 		w.add(TableFlows, 10, MiddleOfTCP, when(tcp...))
 	}
-	w.add(TableFlows, 0, "new flow", nil, to(TableServices))
-	w.add(TableErrors, 0, "ICMP error about a flow that is not the pod's", nil)
-	w.add(TableServices, 0, "not to a Service", nil, to(TableRoute))
 }
 
 // ways refuses what no packet may do, and lets flows past the policy that were judged.
@@ -210,16 +225,50 @@ func afterPolicy(w *writer) {
 	w.add(TableEgressPeer, whole, "no policy of the sender", when(is(EgressList, 0)), to(TableIngressPeer))
 	w.add(TableIngressPeer, whole+10, "the node itself is not asked", when(is(Source, Node)), to(TableCommit))
 	w.add(TableIngressPeer, whole, "no policy of the receiver", when(is(IngressList, 0)), to(TableCommit))
-	for _, t := range []uint8{TableEgressPeer, TableIngressPeer} {
-		w.add(t, 0, "peer in no set", nil, load(PeerClass, 0), to(t+1))
-		w.add(t+1, 0, "denied by a list that is missing", nil)
-		w.add(t+2, 0, "denied by a list that is missing", nil)
+	for _, lists := range []struct{ peer, out uint8 }{{TableEgressPeer, TableIngressPeer}, {TableIngressPeer, TableCommit}} {
+		w.add(lists.peer, 0, "peer in no set", nil, load(PeerClass, 0), to(lists.peer+1))
+		w.add(lists.peer+1, 0, "denied by a list that is missing", nil)
+		transport(w, lists.peer+2, lists.out)
+		w.add(lists.peer+3, 0, "denied by a list that is missing", nil)
 	}
 	mark := of.SetField{Field: of.CTMark, Value: of.Num(uint64(claims.CTJudged)), Mask: of.Num(uint64(claims.CTJudged))}
 	for _, f := range families {
-		w.add(TableCommit, 10, "judged", when(f.ip), of.CT{Commit: true, ZoneSource: Zone, Exec: []of.Action{mark}}, to(TableHop))
+		w.add(TableCommit, 10, "judged", when(f.ip), of.CT{Commit: true, Recirc: true, Table: TableHop, ZoneSource: Zone, Exec: []of.Action{mark}})
 	}
 	w.add(TableCommit, 0, "neither IPv4 nor IPv6", nil)
+}
+
+// untracked is what no packet is behind connection tracking, but leftovers: in userspace it
+// keeps fragments for 15 s, and then sends what has not got whole along with a packet of some
+// other flow, whatever becomes of that (ipf_send_expired_frags in lib/ipf.c). So where
+// packets come back from it, as they do after each time, such are dropped.
+var untracked = ctState(0, of.CTTracked)
+
+// anyFragment matches each packet of those that a larger one came in.
+var anyFragment = of.Masked(of.IPFrag, of.FragAny, of.FragAny)
+
+// transport finds protocol and port for the table behind it.
+//
+// In userspace fragments go on behind connection tracking as they came. The first one has
+// its port only in what is known of the flow, whose first packet it is here, and later ones
+// have none. These go on to where the flow is marked: there connection tracking keeps
+// them until all of the packet has come, and the first has if its port is allowed.
+func transport(w *writer, table, out uint8) {
+	for _, f := range families {
+		for _, t := range transports {
+			proto := uint64(t.proto)
+			w.add(table, 10, t.proto.String(), when(f.ip, of.Eq(of.IPProto, proto)), load(Protocol, proto), of.Move{From: of.Whole(t.dport), To: Port}, to(table+1))
+			flow := []of.Term{f.ip, ctState(of.CTTracked, of.CTInvalid), of.Eq(of.CTNwProto, proto)}
+			fragment := when(append(flow, anyFragment)...)
+			if t.proto == packet.SCTP {
+				w.add(table, 20, "fragment of SCTP: connection tracking may not know its port", fragment)
+				continue
+			}
+			w.add(table, 20, "first fragment of "+t.proto.String(), fragment, load(Protocol, proto), of.Move{From: of.Whole(of.CTTpDst), To: Port}, to(table+1))
+			w.add(table, 30, "later fragment of "+t.proto.String()+": waits for the first", when(append(flow, of.Masked(of.IPFrag, of.FragLater, of.FragLater))...), to(out))
+		}
+	}
+	w.add(table, 0, "neither TCP nor UDP nor SCTP", nil, load(Protocol, 0), to(table+1))
 }
 
 // hops counts a hop, unless the host is at one end: it counts itself. It also gets what
@@ -233,6 +282,8 @@ func (r *renderer) hops(w *writer) {
 		w.add(TableHop, 10, "count the hop", when(match...), of.DecTTL{}, to(TableDeliver))
 	}
 	w.add(TableHop, 0, "the host counts", nil, to(TableDeliver))
+	w.add(TableHop, 30, Leftover, when(is(Judged, 0), untracked))
+	w.add(TableHop, 30, Leftover, when(is(Judged, 0), ctState(of.CTTracked|of.CTInvalid, 0)))
 }
 
 func (r *renderer) toHost() []of.Action {

@@ -8,7 +8,7 @@ import (
 
 // Version is that of the pipeline. It is raised whenever the flows of the same intent
 // become others.
-const Version = 4
+const Version = 5
 
 // The tables. Packets only go forward. The gaps are for what comes later.
 const (
@@ -51,12 +51,15 @@ const (
 	TableEgressPeer uint8 = 40
 	// TableEgress is what the sender's list does to a class of peers.
 	TableEgress uint8 = 41
-	// TableEgressPorts is the same where it depends on protocol and port.
-	TableEgressPorts uint8 = 42
+	// TableEgressTransport finds protocol and port, of fragments too.
+	TableEgressTransport uint8 = 42
+	// TableEgressPorts is what the sender's list does where that depends on these.
+	TableEgressPorts uint8 = 43
 	// TableIngressPeer finds the class of the source, for the receiver's list.
-	TableIngressPeer  uint8 = 50
-	TableIngress      uint8 = 51
-	TableIngressPorts uint8 = 52
+	TableIngressPeer      uint8 = 50
+	TableIngress          uint8 = 51
+	TableIngressTransport uint8 = 52
+	TableIngressPorts     uint8 = 53
 	// TableCommit marks the flow as judged.
 	TableCommit uint8 = 60
 	// TableHop counts the hop.
@@ -73,8 +76,8 @@ var tableNames = map[uint8]string{
 	TableTunnelVNI: "tunnel-vni", TableTunnelSource: "tunnel-source", TableHostSource: "host-source", TableHostVPC: "host-vpc",
 	TableGateway: "gateway", TableAdvert: "advert", TableTrack: "track", TableFlows: "flows", TableErrors: "errors",
 	TableServices: "services", TableRoute: "route", TableWays: "ways", TableTenants: "tenants",
-	TableEgressPeer: "egress-peer", TableEgress: "egress", TableEgressPorts: "egress-ports",
-	TableIngressPeer: "ingress-peer", TableIngress: "ingress", TableIngressPorts: "ingress-ports",
+	TableEgressPeer: "egress-peer", TableEgress: "egress", TableEgressTransport: "egress-transport", TableEgressPorts: "egress-ports",
+	TableIngressPeer: "ingress-peer", TableIngress: "ingress", TableIngressTransport: "ingress-transport", TableIngressPorts: "ingress-ports",
 	TableCommit: "commit", TableHop: "hop", TableDeliver: "deliver",
 	TableVersion: "version",
 }
@@ -90,8 +93,8 @@ func TableName(table uint8) string {
 // The registers. They are zero when a packet comes in and keep their values when it
 // comes back from connection tracking.
 //
-//	reg0   0 1 2      | 3      | 4 5 6    | 7    | 8      | 9 .. 31
-//	       Source     | free   | Target   | free | Judged | free
+//	reg0   0 1 2      | 3      | 4 5 6    | 7    | 8      | 9        | 10 .. 31
+//	       Source     | free   | Target   | free | Judged | Gathered | free
 //	reg1   0 .. 23 SourceTenant, a VNI; 0 is none: from outside
 //	reg2   0 .. 23 VPC, by its own VNI
 //	reg3   0 .. 15 Zone, of connection tracking
@@ -102,11 +105,13 @@ func TableName(table uint8) string {
 //	reg8   0 .. 31 PeerClass, of all peers that lie in the same AddressSets; 0 is none of them
 //	reg9   0 .. 31 Conduct, what a list does to a class by protocol and port
 //	reg10  0 .. 23 TargetTenant, the VNI of an isolated tenant that receives; 0 is none
-//	reg11 to reg15 are free.
+//	reg11  0 .. 15 Port, the destination's, 16 .. 23 Protocol, of TCP, UDP and SCTP where a list asks for them
+//	reg12 to reg15 are free.
 var (
 	Source       = of.Range(of.Reg0, 0, 2)
 	Target       = of.Range(of.Reg0, 4, 6)
 	Judged       = of.Range(of.Reg0, 8, 8)
+	Gathered     = of.Range(of.Reg0, 9, 9)
 	SourceTenant = of.Range(of.Reg1, 0, 23)
 	VPC          = of.Range(of.Reg2, 0, 23)
 	Zone         = of.Range(of.Reg3, 0, 15)
@@ -117,6 +122,8 @@ var (
 	PeerClass    = of.Whole(of.Reg8)
 	Conduct      = of.Whole(of.Reg9)
 	TargetTenant = of.Range(of.Reg10, 0, 23)
+	Port         = of.Range(of.Reg11, 0, 15)
+	Protocol     = of.Range(of.Reg11, 16, 23)
 )
 
 // Values of Source and Target. Those with the highest bit are behind fairlead-gw.
@@ -149,6 +156,7 @@ func Registers() []Register {
 		{"Source", Source},
 		{"Target", Target},
 		{"Judged", Judged},
+		{"Gathered", Gathered},
 		{"SourceTenant", SourceTenant},
 		{"VPC", VPC},
 		{"Zone", Zone},
@@ -159,5 +167,7 @@ func Registers() []Register {
 		{"PeerClass", PeerClass},
 		{"Conduct", Conduct},
 		{"TargetTenant", TargetTenant},
+		{"Port", Port},
+		{"Protocol", Protocol},
 	}
 }

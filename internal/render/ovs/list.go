@@ -326,7 +326,7 @@ func (w *listWriter) ports(g treated) {
 	}
 	others := g.conduct[onOthers][0]
 	base := []of.Term{is(w.register, uint64(w.number)), is(Conduct, uint64(number))}
-	w.fate(w.table+1, 1, others.allow, others.rules, when(base...))
+	w.fate(w.table+2, 1, others.allow, others.rules, when(base...))
 	for p := range transports {
 		spans := g.conduct[p]
 		if len(spans) == 1 && spans[0].allow == others.allow {
@@ -337,36 +337,24 @@ func (w *listWriter) ports(g treated) {
 		if cost(spans, !whole) > cost(spans, whole)+1 {
 			whole = !whole
 		}
-		for _, f := range families {
-			if f.is4 && !w.has4 || !f.is4 && !w.has6 {
-				continue
-			}
-			w.protocol(p, spans, whole, others.allow, append(base[:2:2], f.ip, of.Eq(of.IPProto, uint64(transports[p].proto))))
-		}
+		w.protocol(p, spans, whole, others.allow, base)
 	}
 }
 
-// protocol writes the flows of a protocol in one family. whole is the fate of ports that
-// have no flow of their own.
-//
-// Behind connection tracking a packet is whole, but not in userspace: there its
-// fragments go on, and none of them has ports for a flow to match. Whose fate depends
-// on the port is dropped, else a rule that denies a port would not see it.
-func (w *listWriter) protocol(p int, spans []span, whole, others bool, match []of.Term) {
+// protocol writes the flows of a protocol. whole is the fate of ports that have no flow of
+// their own.
+func (w *listWriter) protocol(p int, spans []span, whole, others bool, base []of.Term) {
+	match := append(base[:len(base):len(base)], is(Protocol, uint64(transports[p].proto)))
 	n := len(match)
 	if whole != others {
-		w.fate(w.table+1, 2, whole, rulesOf(spans, whole), when(match...))
-	}
-	if len(spans) > 1 {
-		w.flows.add(w.table+1, 4, "fragment of a flow that is judged by its port: "+w.list.Ref().String(),
-			when(append(match[:n:n], of.Masked(of.IPFrag, of.FragAny, of.FragAny))...))
+		w.fate(w.table+2, 2, whole, rulesOf(spans, whole), when(match...))
 	}
 	for _, s := range spans {
 		if s.allow == whole {
 			continue
 		}
 		for _, m := range masks(s.first, s.last) {
-			w.fate(w.table+1, 3, s.allow, s.rules, when(append(match[:n:n], of.Masked(transports[p].dport, m.Lo, m.Hi))...))
+			w.fate(w.table+2, 3, s.allow, s.rules, when(append(match[:n:n], of.Masked(Port.Field, m.Lo, m.Hi))...))
 		}
 	}
 }

@@ -24,8 +24,6 @@ type listed struct {
 	number uint32
 	// used are the names of its sets, sorted.
 	used []string
-	// has4 and has6 say which families the ports of the list have.
-	has4, has6 bool
 	// classes are the numbers of those that have an address in a set of the list, sorted, and
 	// fates what the list does to each.
 	classes []uint32
@@ -96,7 +94,6 @@ const missingList = 0xffff_ffff
 
 // policies adds the tables of peers and the lists.
 func (r *renderer) policies() {
-	families := r.listFamilies()
 	numbers := r.listNumbers()
 	uses := map[peersKey]map[string]bool{}
 	for _, l := range r.node.RuleLists {
@@ -108,7 +105,7 @@ func (r *renderer) policies() {
 			r.problem(l.Ref(), "the list is there twice")
 			continue
 		}
-		next := &listed{list: l, number: numbers[l.ID], has4: families[l.ID][0], has6: families[l.ID][1]}
+		next := &listed{list: l, number: numbers[l.ID]}
 		if old := r.prev.lists[l.ID]; old != nil && (&old.list == &l || old.list.Equal(l)) {
 			next.used = old.used
 		} else {
@@ -140,21 +137,6 @@ func (r *renderer) policies() {
 	}
 }
 
-// listFamilies are the families of the ports that have a list, by its ID.
-func (r *renderer) listFamilies() map[string][2]bool {
-	out := map[string][2]bool{}
-	for _, p := range r.node.Ports {
-		for _, a := range p.Addresses {
-			for _, id := range []string{p.Ingress, p.Egress} {
-				f := out[id]
-				f[familyIndex(a)] = true
-				out[id] = f
-			}
-		}
-	}
-	return out
-}
-
 func setsOf(l intent.RuleList) []string {
 	names := map[string]bool{}
 	for _, r := range l.Rules {
@@ -182,7 +164,7 @@ func (r *renderer) addressSets(vpc string, used map[string]bool) []intent.Addres
 
 // render makes the flows, or takes those of old if nothing differs that they depend on.
 func (l *listed) render(old *listed, p *renewed) {
-	same := p.after && old != nil && old.number == l.number && old.has4 == l.has4 && old.has6 == l.has6 && old.list.Equal(l.list)
+	same := p.after && old != nil && old.number == l.number && old.list.Equal(l.list)
 	if !same {
 		old = nil
 	} else if p.as(l.used) && (old.most < 0 || !p.renumbered) {

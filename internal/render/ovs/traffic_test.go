@@ -275,9 +275,11 @@ func TestTraffic(t *testing.T) {
 	}{
 		{"10.1.0.6:81", false, true},
 		{"[fd01::6]:81", false, true},
-		// Nobody knows the port of a fragment, until the flow is known.
-		{"10.1.0.66:81", false, false},
-		{"[fd01::42]:81", false, false},
+		// No fragment shows its port; connection tracking knows it.
+		{"10.1.0.66:81", false, true},
+		{"[fd01::42]:81", false, true},
+		{"10.1.0.66:80", false, false},
+		{"[fd01::42]:80", false, false},
 		{"10.1.0.66:81", true, true},
 		{"[fd01::42]:81", true, true},
 	} {
@@ -285,7 +287,6 @@ func TestTraffic(t *testing.T) {
 			t.Errorf("a datagram in fragments to %s, behind a whole one %v: %v", test.to, test.whole, err)
 		}
 	}
-	cut(t, one, a, Zones(first.VPCs)["default"])
 	// The permanent neighbour is gone: the bridge answers.
 	run(t, a, "", "ip neigh del 169.254.1.1 dev eth0", "ip neigh del fe80::1 dev eth0")
 	for _, to := range []string{"10.1.0.6:80", "[fd01::6]:80"} {
@@ -324,47 +325,4 @@ func fragmented(from *netns.NS, to string, whole bool) error {
 		}
 	}
 	return nil
-}
-
-// cut cuts a connection from a pod, and lets it through again, by flows.
-func cut(t *testing.T, r *realNode, from *netns.NS, zone uint16) {
-	t.Helper()
-	to := netip.MustParseAddrPort("10.1.0.6:80")
-	var conn net.Conn
-	if err := from.Do(func() (err error) {
-		conn, err = net.Dial("tcp", to.String())
-		return err
-	}); err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close()
-	local := netip.MustParseAddrPort(conn.LocalAddr().String())
-	k := packet.Packet{Src: local.Addr(), Dst: to.Addr(), Protocol: packet.TCP, SrcPort: local.Port(), DstPort: to.Port()}
-	const both = claims.CTJudged | claims.CTCut
-	for _, step := range []struct {
-		mark    func() of.Flow
-		patient time.Duration
-		alive   bool
-	}{
-		{nil, time.Second, true},
-		{func() of.Flow { return MarkFlow(zone, k, claims.CTJudged, both, both) }, 300 * time.Millisecond, false},
-		{func() of.Flow { return MarkFlow(zone, k, both, claims.CTJudged, both) }, netnstest.Patience, true},
-	} {
-		if step.mark != nil {
-			r.ovs.Run("ovs-ofctl", "-O", "OpenFlow15", "del-flows", claims.OVSBridge, fmt.Sprintf("table=%d,ct_state=+trk-inv,ct_nw_proto=6,ip,ct_nw_src=%s,ct_tp_src=%d", TableFlows, k.Src, k.SrcPort))
-			flow := step.mark()
-			if out, err := r.ovs.Try([]byte(flow.String()), "ovs-ofctl", "-O", "OpenFlow15", "add-flows", claims.OVSBridge, "-"); err != nil {
-				t.Fatalf("ovs-ofctl: %v\n%s", err, out)
-			}
-			r.ovs.Run("ovs-appctl", "revalidator/wait") // until then the datapath does what it did
-		}
-		_ = conn.SetDeadline(time.Now().Add(step.patient))
-		if _, err := conn.Write([]byte("x")); err != nil {
-			t.Fatal(err)
-		}
-		_, err := conn.Read(make([]byte, 1))
-		if (err == nil) != step.alive {
-			t.Errorf("a connection that is alive: %v: %v", step.alive, err)
-		}
-	}
 }

@@ -188,6 +188,8 @@ func walks() map[string][]walked {
 			{name: "part of no flow", flow: fromA("10.1.0.6", ack), next: "trk,inv", want: dropped},
 			{name: "ICMP error without a flow", flow: fromA("10.1.0.6", "icmp,icmp_type=3"), next: "trk,inv", want: dropped},
 			{name: "ICMP error as a new flow", flow: fromA("10.1.0.6", "icmp,icmp_type=3"), want: dropped},
+			{name: "fragment of an ICMP error", flow: fromA("10.1.0.6", "icmp,nw_frag=first"), next: "trk,rel", mark: claims.CTJudged, want: dropped},
+			{name: "ICMP error about a flow that was not judged", flow: fromHost("8.8.8.8", "10.1.0.5", "icmp,icmp_type=3"), next: "trk,rel", want: dropped},
 			{name: "ICMP error of the outside", flow: fromHost("8.8.8.8", "10.1.0.5", "icmp,icmp_type=3"), next: "trk,rel,rpl", mark: claims.CTJudged, want: toPodA},
 			{name: "the node to a pod", flow: fromHost("10.1.0.1", "10.1.0.5", syn), want: toPodA},
 			{name: "the node to a pod, IPv6", flow: fromHost("fd01::1", "fd01::5", syn), want: toPodA},
@@ -389,51 +391,6 @@ func TestMissingList(t *testing.T) {
 		r, err := s.Receive(sim.Make(f.Match))
 		if err != nil || became(r) != want {
 			t.Errorf("%s: %v, %s, want %s", flow, err, became(r), want)
-		}
-	}
-}
-
-// A connection is cut in both directions by one flow, and let through again by another.
-func TestMarkFlow(t *testing.T) {
-	n := single()
-	flows := Render(n, numbersOf(n), Options{}).Flows()
-	s := sim.Switch{}
-	const both = claims.CTJudged | claims.CTCut
-	for _, addresses := range [][2]string{{"10.1.0.5", "10.1.0.6"}, {"fd01::5", "fd01::6"}} {
-		first := packet.Packet{Src: netip.MustParseAddr(addresses[0]), Dst: netip.MustParseAddr(addresses[1]), Protocol: packet.TCP, SrcPort: 1000, DstPort: 80, SYN: true}
-		there, back := sim.Link{InPort: 10, Src: macA, Dst: claims.GatewayMAC}, sim.Link{InPort: 11, Src: macB, Dst: claims.GatewayMAC}
-		later := first
-		later.SYN = false
-		zone := Zones(n.VPCs)["default"]
-		for _, step := range []struct {
-			extra   []of.Flow
-			packets []sim.Packet
-			want    []string
-		}{
-			{nil, []sim.Packet{sim.Of(first, there), sim.Of(first.Reverse(), back), sim.Of(later, there)}, []string{toPodB, toPodA, toPodB}},
-			{
-				[]of.Flow{MarkFlow(zone, first, claims.CTJudged, claims.CTCut|claims.CTJudged, both)},
-				[]sim.Packet{sim.Of(first.Reverse(), back), sim.Of(later, there)},
-				[]string{dropped, dropped},
-			},
-			{nil, []sim.Packet{sim.Of(later, there)}, []string{dropped}},
-			{[]of.Flow{MarkFlow(zone, first, both, claims.CTJudged, both)}, []sim.Packet{sim.Of(later, there), sim.Of(first.Reverse(), back)}, []string{toPodB, toPodA}},
-		} {
-			for _, f := range step.extra {
-				if err := f.Validate(); err != nil {
-					t.Fatal(err)
-				}
-			}
-			var err error
-			if s.Pipeline, err = sim.New(append(flows[:len(flows):len(flows)], step.extra...), nil); err != nil {
-				t.Fatal(err)
-			}
-			for i, p := range step.packets {
-				r, err := s.Receive(p)
-				if err != nil || became(r) != step.want[i] {
-					t.Errorf("%s: %v, %s (%s), want %s", p, err, became(r), r.Why, step.want[i])
-				}
-			}
 		}
 	}
 }
