@@ -211,14 +211,24 @@ func (a *Agent) adminServer() *admin.Server {
 }
 
 // watchPlane repairs what others change, as soon as the kernel tells.
-func (a *Agent) watchPlane(ctx context.Context) error {
-	return a.Plane.Watch(ctx, func(f apply.Foreign) {
-		a.metrics.Foreign(f)
-		if a.foreign.add(f) {
-			a.Logger.Warn("changed from outside", "subsystem", f.Subsystem, "what", f.What, "process", f.Process)
-		}
-		a.loop.Poke()
-	})
+func (a *Agent) watchPlane(ctx context.Context) error { return a.Plane.Watch(ctx, a.changed) }
+
+// changed is told of every change from outside. A pod's link that has gone with its namespace
+// behind DEL is none.
+func (a *Agent) changed(f apply.Foreign) {
+	if f.Port != "" && !a.attached(f.Port) {
+		return
+	}
+	a.metrics.Foreign(f)
+	if a.foreign.add(f) {
+		a.Logger.Warn("changed from outside", "subsystem", f.Subsystem, "what", f.What, "process", f.Process)
+	}
+	a.loop.Poke()
+}
+
+// attached reports whether the link of that name is one of an attachment.
+func (a *Agent) attached(link string) bool {
+	return slices.ContainsFunc(a.attachments.List(), func(x world.Attachment) bool { return x.HostInterface == link })
 }
 
 // observe is told of every pass of the loop.

@@ -18,6 +18,7 @@ import (
 
 	"github.com/fairlead-sdn/fairlead/api/v1alpha1"
 	"github.com/fairlead-sdn/fairlead/internal/apply"
+	"github.com/fairlead-sdn/fairlead/internal/claims"
 	"github.com/fairlead-sdn/fairlead/internal/config"
 	"github.com/fairlead-sdn/fairlead/internal/datastore"
 	"github.com/fairlead-sdn/fairlead/internal/intent"
@@ -288,6 +289,21 @@ func TestForeignChange(t *testing.T) {
 		if time.Now().After(deadline) {
 			t.Fatalf("audit: %+v", audit)
 		}
+	}
+}
+
+// A link that goes with its pod's namespace behind DEL is nobody's change; that of a pod that
+// is there is.
+func TestLinkGoneBehindDEL(t *testing.T) {
+	n := newNode(t, cluster(t))
+	n.boot()
+	n.add("c1", "web")
+	link := n.plane.Intent().Ports[0].HostInterface
+	for _, l := range []string{claims.PortName("c0", "eth0"), link} {
+		n.agent.changed(apply.Foreign{Time: time.Now(), Subsystem: "link", What: l, Port: l})
+	}
+	if got := n.agent.foreign.list(time.Now()); len(got) != 1 || got[0].What != link {
+		t.Errorf("told of %+v, want %s alone", got, link)
 	}
 }
 

@@ -128,6 +128,9 @@ type Foreign struct {
 	// Found: the plane found it so, as after a restart of a daemon. Nobody is known to have
 	// changed anything.
 	Found bool `json:"found,omitempty"`
+	// Port is the name of the end of a pod's link that is gone, if that is all: it goes with the
+	// pod's namespace, which the runtime removes as soon as DEL has answered.
+	Port string `json:"-"`
 }
 
 // Text says who did what, as far as that is known.

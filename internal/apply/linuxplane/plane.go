@@ -398,7 +398,9 @@ func (p *Plane) Watch(ctx context.Context, changed func(apply.Foreign)) error {
 	serial := func(f apply.Foreign) {
 		one.Lock()
 		defer one.Unlock()
-		p.foreign.Store(true)
+		if f.Port == "" {
+			p.foreign.Store(true)
+		}
 		changed(f)
 	}
 	ended := make(chan error, 2)

@@ -185,6 +185,50 @@ func TestForeignDamageIsRepaired(t *testing.T) {
 	}
 }
 
+// A port's link goes with the pod's namespace, which the runtime removes as soon as DEL has
+// answered. That is one piece of news, and no reason to read everything anew.
+func TestPortGoneWithItsNamespace(t *testing.T) {
+	n, w := newNode(t), newWorld()
+	a, b := w.addPod(t, 2), w.addPod(t, 3)
+	n.mustApply(w.state(), apply.Options{})
+	known := func() *shadow {
+		n.d.mu.Lock()
+		defer n.d.mu.Unlock()
+		return n.d.shadow
+	}
+	before := known()
+	foreign := make(chan apply.Foreign, 100)
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- n.d.Watch(ctx, func(f apply.Foreign) { foreign <- f }) }()
+	inside := handle(t, w.pods[a.ID])
+	eth0, err := inside.LinkByName(a.Interface)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := inside.LinkDel(eth0); err != nil {
+		t.Fatal(err)
+	}
+	if f := <-foreign; f.Port != a.HostInterface || f.What != "link "+a.HostInterface+" deleted" {
+		t.Errorf("told of %+v", f)
+	}
+	if known() != before {
+		t.Error("everything was read anew")
+	}
+	w.Ports = []intent.Port{b}
+	if r := n.apply(w.state(), apply.Options{}); len(r.Failed) > 0 || r.Foreign {
+		t.Errorf("failed: %v, others changed something: %t", r.Failed, r.Foreign)
+	}
+	n.audit()
+	cancel()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+	for len(foreign) > 0 {
+		t.Errorf("told of %+v, too", <-foreign)
+	}
+}
+
 // settle applies until nothing is left to do: the repair may have begun between
 // two halves of one damage.
 func (n *node) settle(state linux.State) {

@@ -153,7 +153,7 @@ func (d *Driver) catchUp(refresh bool) error {
 	}
 	port, news, doomed := uint32(0), refresh || !complete, d.remover.doomed()
 	dropped := map[int]bool{}
-	for _, e := range events {
+	for _, e := range d.takeLost(events, doomed) {
 		// Routes by a link that is set down go without a word.
 		if _, isLink := e.key.(int); isLink || e.foreign {
 			d.looked = false
@@ -184,6 +184,36 @@ func (d *Driver) catchUp(refresh bool) error {
 	return nil
 }
 
+// takeLost takes the ends of ports' links that are gone, and what was on them, into the shadow.
+// They go whenever a pod's namespace does, which is no reason to read everything anew. It
+// returns the events that are not about them.
+func (d *Driver) takeLost(events []event, doomed map[int]bool) []event {
+	lost := map[int]bool{}
+	for _, e := range events {
+		index, _ := e.key.(int)
+		l, known := d.shadow.links[index]
+		if !e.deleted || !known || doomed[index] || !isPort(l.name) {
+			continue
+		}
+		lost[index] = true
+		d.looked = false
+		d.drop(l)
+		d.tell(apply.Foreign{Subsystem: "link", What: fmt.Sprintf("link %s deleted", l.name), Process: processOf(e.port), Port: l.name})
+	}
+	if len(lost) == 0 {
+		return events
+	}
+	return slices.DeleteFunc(events, func(e event) bool { return e.on(lost) })
+}
+
+// drop takes a link that is gone, or as good as that, out of what is known.
+func (d *Driver) drop(l link) {
+	d.shadow.forget(l.index)
+	delete(d.shadow.links, l.index)
+	maps.DeleteFunc(d.shadow.addrs, func(k addrKey, _ bool) bool { return k.index == l.index })
+	delete(d.verified, l.name)
+}
+
 // read reads the kernel anew. With report, what differs from what we knew is
 // foreign, done by whoever has the netlink port.
 func (d *Driver) read(port uint32, report bool) error {
@@ -208,9 +238,14 @@ func (d *Driver) read(port uint32, report bool) error {
 const foreignLimit = 256
 
 func (d *Driver) report(f finding, process string) {
-	d.log.Debug("changed from outside", "subsystem", f.subsystem, "what", f.what, "process", process)
+	d.tell(apply.Foreign{Subsystem: f.subsystem, What: f.what, Process: process})
+}
+
+func (d *Driver) tell(f apply.Foreign) {
+	d.log.Debug("changed from outside", "subsystem", f.Subsystem, "what", f.What, "process", f.Process)
 	if len(d.foreign) < foreignLimit {
-		d.foreign = append(d.foreign, apply.Foreign{Time: time.Now(), Subsystem: f.subsystem, What: f.what, Process: process})
+		f.Time = time.Now()
+		d.foreign = append(d.foreign, f)
 	}
 	select {
 	case d.kick <- struct{}{}:
@@ -247,7 +282,7 @@ func (d *Driver) Prepare(ctx context.Context, want linux.State, o apply.Options)
 	if err := d.catchUp(o.Refresh); err != nil {
 		return r, err
 	}
-	r.Foreign = len(d.foreign) > 0
+	r.Foreign = slices.ContainsFunc(d.foreign, func(f apply.Foreign) bool { return f.Port == "" })
 	clear(d.failed)
 	changes, err := d.settings.apply(want.Sysctls)
 	r.Changes = append(r.Changes, changes...)
@@ -360,10 +395,7 @@ func (d *Driver) Commit(ctx context.Context, want linux.State, o apply.Options, 
 // remove hands a link over to be deleted.
 func (d *Driver) remove(l link, r *Result) {
 	d.remover.add(l)
-	d.shadow.forget(l.index)
-	delete(d.shadow.links, l.index)
-	maps.DeleteFunc(d.shadow.addrs, func(k addrKey, _ bool) bool { return k.index == l.index })
-	delete(d.verified, l.name)
+	d.drop(l)
 	r.say("remove link %s", l.name)
 }
 

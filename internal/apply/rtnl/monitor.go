@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -231,6 +232,21 @@ type event struct {
 	foreign bool
 	neigh   neigh
 	route   route
+}
+
+// on reports whether an event is about one of these links, or about what is there by them alone.
+func (e event) on(links map[int]bool) bool {
+	switch key := e.key.(type) {
+	case int:
+		return links[key]
+	case neighKey:
+		return links[key.index]
+	case addrKey:
+		return links[key.index]
+	case routeKey:
+		return len(e.route.hops) > 0 && !slices.ContainsFunc(e.route.hops, func(h hop) bool { return !links[h.index] })
+	}
+	return false
 }
 
 // elsewhere is the key of rules, and of routes that are not in the place of one of ours.
