@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -116,6 +117,11 @@ func (m machine) prepare() error {
 	}
 	if !m.Node {
 		return nil
+	}
+	// All daemons, and what they start, come with this process.
+	err := os.WriteFile(filepath.Join(systemCgroup(m.Name), "cgroup.procs"), []byte("0"), 0)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("enter the cgroup of the node's daemons: %w", err)
 	}
 	if err := m.mountNode(); err != nil {
 		return err

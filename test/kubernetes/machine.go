@@ -59,11 +59,23 @@ func cgroups(name string) []string {
 	return out
 }
 
+// systemCgroup is where the daemons of a node are, beside its pods, in a hierarchy of version 1
+// for CPU time: as on a host of its own they get a share together. Each for itself in the root,
+// those of three nodes would leave next to nothing to all pods, the agent among them.
+func systemCgroup(name string) string {
+	return filepath.Join("/sys/fs/cgroup/cpu", cgroupName(name), "system")
+}
+
 // makeCgroups makes them. A cpuset of version 1 does not inherit what its processes need.
 func makeCgroups(name string) error {
 	for _, dir := range cgroups(name) {
 		if err := os.Mkdir(dir, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
 			return fmt.Errorf("make a cgroup: %w", err)
+		}
+		if system := systemCgroup(name); filepath.Dir(system) == dir {
+			if err := os.Mkdir(system, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
+				return fmt.Errorf("make a cgroup: %w", err)
+			}
 		}
 		for _, file := range []string{"cpuset.cpus", "cpuset.mems"} {
 			value, err := os.ReadFile(filepath.Join(filepath.Dir(dir), file))
