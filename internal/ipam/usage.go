@@ -182,23 +182,16 @@ func IsUnused(o world.Owner) bool {
 }
 
 // Blocks returns the node's own blocks with all their state, sorted by Subnet and CIDR.
-func (p *Pool) Blocks() []Block {
-	var out []Block
-	for _, name := range slices.Sorted(maps.Keys(p.subnets)) {
-		for _, b := range p.subnets[name].blocks {
-			out = append(out, p.export(name, b))
-		}
-	}
-	return out
-}
+func (p *Pool) Blocks() []Block { return p.tell(p.export) }
 
 // Outline is Blocks without the allocations and the freed addresses, which most of the work
 // of telling is about.
-func (p *Pool) Outline() []Block {
-	var out []Block
+func (p *Pool) Outline() []Block { return p.tell(p.outline) }
+
+func (p *Pool) tell(one func(subnet string, b *block) Block) (out []Block) {
 	for _, name := range slices.Sorted(maps.Keys(p.subnets)) {
 		for _, b := range p.subnets[name].blocks {
-			out = append(out, p.outline(name, b))
+			out = append(out, one(name, b))
 		}
 	}
 	return out
