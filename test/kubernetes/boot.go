@@ -133,13 +133,18 @@ func (m machine) prepare() error {
 	return m.sysctls()
 }
 
-// mountSys mounts the sysfs of this network namespace and moves the cgroup file systems
-// onto it.
+// mountSys mounts the sysfs of this network namespace and moves the cgroup file systems to
+// where they were. /sys itself is a plain directory, its entries those of the sysfs: in that,
+// every look at a path below /sys/fs/cgroup takes the lock that the kernel's making of a link
+// waits for while it holds the one of all links. Machines with kernels of their own do not
+// have each other's runtimes in that queue.
 func (m machine) mountSys() error {
 	const cgroup = "/sys/fs/cgroup"
-	aside := filepath.Join(m.Directory, "cgroup")
-	if err := os.MkdirAll(aside, 0o755); err != nil {
-		return err
+	whole, aside := filepath.Join(m.Directory, "sysfs"), filepath.Join(m.Directory, "cgroup")
+	for _, dir := range []string{whole, aside} {
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			return err
+		}
 	}
 	if err := unix.Mount(cgroup, aside, "", unix.MS_MOVE, ""); err != nil {
 		return fmt.Errorf("move the cgroups away: %w", err)
@@ -147,13 +152,38 @@ func (m machine) mountSys() error {
 	if err := unix.Unmount("/sys", unix.MNT_DETACH); err != nil {
 		return fmt.Errorf("unmount the host's /sys: %w", err)
 	}
-	if err := unix.Mount("sysfs", "/sys", "sysfs", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, ""); err != nil {
+	const flags = unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC
+	if err := unix.Mount("sysfs", whole, "sysfs", flags, ""); err != nil {
+		return fmt.Errorf("mount the sysfs: %w", err)
+	}
+	if err := unix.Mount("tmpfs", "/sys", "tmpfs", flags, "mode=0755"); err != nil {
 		return fmt.Errorf("mount /sys: %w", err)
+	}
+	entries, err := os.ReadDir(whole)
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		target := filepath.Join("/sys", e.Name())
+		if err := os.Mkdir(target, 0o755); err != nil {
+			return err
+		}
+		if e.Name() == "fs" {
+			continue // what is below it nobody here looks at, but for these two
+		}
+		if err := unix.Mount(filepath.Join(whole, e.Name()), target, "", unix.MS_BIND, ""); err != nil {
+			return fmt.Errorf("show %s: %w", target, err)
+		}
+	}
+	for _, dir := range []string{cgroup, "/sys/fs/bpf"} {
+		if err := os.Mkdir(dir, 0o755); err != nil {
+			return err
+		}
 	}
 	if err := unix.Mount(aside, cgroup, "", unix.MS_MOVE, ""); err != nil {
 		return fmt.Errorf("move the cgroups back: %w", err)
 	}
-	if err := unix.Mount("bpf", "/sys/fs/bpf", "bpf", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "mode=0700"); err != nil {
+	if err := unix.Mount("bpf", "/sys/fs/bpf", "bpf", flags, "mode=0700"); err != nil {
 		return fmt.Errorf("mount /sys/fs/bpf: %w", err)
 	}
 	return nil

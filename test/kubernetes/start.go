@@ -188,9 +188,9 @@ func (f *faulty) manyStart(ctx context.Context) (err error) {
 	case <-ctx.Done():
 	}
 	s.judge()
-	// What policies add to ADD is judged in the lab (test/lab/policy). Here the kernel of all nodes
-	// makes links one at a time, and each waits while a hundred runtimes look up cgroups below
-	// /sys: a link takes milliseconds or many seconds, with policies or without.
+	// What policies add to ADD is judged in the lab (test/lab/policy). Here two runs of a hundred
+	// pods differ by more than that, policies or not: the kernel of all nodes makes links one at a
+	// time, and whoever makes one waits for a CPU beside a hundred starting containers.
 	fmt.Fprintf(s.w, "     ADD of %.0f pods: p50 about %.0f ms, p99 %.0f ms; of %.0f without policies %.0f and %.0f ms\n",
 		guarded.count, 1000*guarded.estimate(0.5), 1000*guarded.estimate(0.99), free.count, 1000*free.estimate(0.5), 1000*free.estimate(0.99))
 	return nil
