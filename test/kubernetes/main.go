@@ -40,7 +40,7 @@ func command() *cobra.Command {
 		loadCommand(),
 		simple("down", "Stop the cluster and remove everything of it", down),
 		simple("status", "Say what runs", func(ctx context.Context, l layout) error { return status(ctx, l, os.Stdout) }),
-		onCluster("smoke", "Check pods, services, DNS, the outside, exec, logs and probes", func(ctx context.Context, c *cluster) error { return c.smoke(ctx, os.Stdout) }),
+		smokeCommand(),
 		passing("kubectl -- ARGS...", "Run kubectl against the cluster", func(ctx context.Context, c *cluster, args []string) error {
 			return c.pass(ctx, c.bin("kubectl"), args)
 		}),
@@ -139,6 +139,15 @@ func loadCommand() *cobra.Command {
 	})
 	cmd.Flags().IntVar(&flows, "flows", 0, "number of UDP flows that run meanwhile, and must not notice")
 	o.installFlags(cmd)
+	return cmd
+}
+
+func smokeCommand() *cobra.Command {
+	var fairlead string
+	cmd := onCluster("smoke", "Check pods, services, DNS, the outside, exec, logs and probes, and ask kubectl fairlead about them", func(ctx context.Context, c *cluster) error {
+		return c.smoke(ctx, fairlead, os.Stdout)
+	})
+	cmd.Flags().StringVar(&fairlead, "fairlead", "bin/fairlead", "the program that kubectl fairlead runs")
 	return cmd
 }
 

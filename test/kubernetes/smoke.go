@@ -45,8 +45,9 @@ func (c *cluster) reportedAgnhost(ctx context.Context) (string, error) {
 	return "", errors.New("no node reports the image agnhost yet")
 }
 
-// smoke makes a pod on every node and checks every way of reaching it.
-func (c *cluster) smoke(ctx context.Context, w io.Writer) (err error) {
+// smoke makes a pod on every node and checks every way of reaching it, and what our command
+// line tool says of them.
+func (c *cluster) smoke(ctx context.Context, fairlead string, w io.Writer) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, smokeLimit)
 	defer cancel()
 	var image string
@@ -90,7 +91,7 @@ spec:
 		return err
 	}
 	fmt.Fprintf(w, "%d pods are Ready after %.1f s: probes work\n", c.Nodes, time.Since(start).Seconds())
-	return c.checkPods(ctx, w)
+	return c.checkPods(ctx, fairlead, w)
 }
 
 // podList is what is read of pods.
@@ -104,7 +105,7 @@ type podList struct {
 	}
 }
 
-func (c *cluster) checkPods(ctx context.Context, w io.Writer) error {
+func (c *cluster) checkPods(ctx context.Context, fairlead string, w io.Writer) error {
 	var pods podList
 	if err := c.get(ctx, &pods, "-n", smokeNamespace, "pods"); err != nil {
 		return err
@@ -140,6 +141,11 @@ func (c *cluster) checkPods(ctx context.Context, w io.Writer) error {
 	}
 	if len(pods.Items) > 0 && len(pods.Items[0].Status.PodIPs) > 1 {
 		if err := c.checkPods6(ctx, pods, check, fetch); err != nil {
+			return err
+		}
+	}
+	if c.CNI == cniFairlead && c.Nodes > 1 {
+		if err := c.checkPlugin(ctx, fairlead, check); err != nil {
 			return err
 		}
 	}
